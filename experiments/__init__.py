@@ -1,0 +1,1 @@
+"""What is run: the `libra` command, recipes and benchmarks."""

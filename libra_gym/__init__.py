@@ -1,0 +1,67 @@
+"""libra-gym: crowd counting as weighing.
+
+Importing the package registers `LibraWeighing-v0` and `LibraWeighingContinuous-v0` with Gymnasium, and little else: the
+names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+if TYPE_CHECKING:
+    from libra_gym.bank import FeatureBank, bank_names, load_bank, register_bank
+    from libra_gym.errors import LibraError
+    from libra_gym.quantizer import Quantizer
+    from libra_gym.task import Rewards, WeighingTask
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "FeatureBank": "bank",
+    "LibraError": "errors",
+    "Quantizer": "quantizer",
+    "Rewards": "task",
+    "WeighingTask": "task",
+    "bank_names": "bank",
+    "load_bank": "bank",
+    "register_bank": "bank",
+}
+
+__all__ = [
+    "FeatureBank",
+    "LibraError",
+    "Quantizer",
+    "Rewards",
+    "WeighingTask",
+    "bank_names",
+    "load_bank",
+    "register_bank",
+    "register_envs",
+]
+
+
+def register_envs() -> None:
+    """Register the environments with Gymnasium; calling it again changes nothing."""
+    for env_id, name in (("LibraWeighing-v0", "Weighing"), ("LibraWeighingContinuous-v0", "WeighingContinuous")):
+        if env_id not in gym.registry:
+            gym.register(
+                env_id,
+                entry_point=f"libra_gym.envs:{name}Env",
+                vector_entry_point=f"libra_gym.envs:{name}VectorEnv",
+            )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"libra_gym.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
+
+
+register_envs()

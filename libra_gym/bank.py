@@ -1,0 +1,318 @@
+"""The feature bank: what the scale weighs.
+
+A bank holds, for every patch of a set of images, the frozen backbone's feature vector and the true count, and knows
+where in which image each patch lies. It is all that the reinforcement-learning side ever sees of a photo.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from libra_gym.errors import LibraError
+from libra_gym.quantizer import Quantizer, Readout
+
+SPLITS = ("train", "validation", "test")
+
+
+class Rows(Protocol):
+    """Feature vectors by number: a tensor, or anything that reads rows on demand like one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def __getitem__(self, index: Tensor | slice) -> Tensor: ...
+    def to(self, device: torch.device | str) -> Tensor: ...
+
+
+Features: TypeAlias = Tensor | Rows
+
+
+@dataclass(frozen=True)
+class BankImage:
+    """One image of a bank: a photo, or a view of one."""
+
+    name: str
+    split: str
+    rows: int
+    cols: int
+    size: tuple[int, int]
+    """Height and width in pixels, before padding."""
+    people: float
+    """The number of annotated heads in the image: what a counter should answer."""
+
+    @property
+    def patches(self) -> int:
+        """The number of patches."""
+        return self.rows * self.cols
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureBank:
+    """Features, counts and places of patches, image after image, row-major within each.
+
+    Args:
+        name: what to call the bank in messages and reports.
+        features: one row per patch, `(patches, channels)`.
+        counts: people per patch, `(patches,)`.
+        images: the images in the order of their patches.
+        quantizer: counts ⇄ intervals. When absent it is fitted to `counts` (the appendix's binning, bin means).
+        points: head dots per image, if they are known, so that counts can be derived anew with another kernel.
+        meta: how the bank was made; plain JSON types.
+    """
+
+    name: str
+    features: Features
+    counts: Tensor
+    images: tuple[BankImage, ...]
+    quantizer: Quantizer = None  # type: ignore[assignment]  # filled below
+    points: tuple[np.ndarray, ...] | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        patches = sum(image.patches for image in self.images)
+        if patches == 0:
+            raise LibraError(f"Bank {self.name!r} has no patches; it needs at least one image with one patch.")
+        if len(self.features.shape) != 2 or self.features.shape[0] != patches:
+            raise LibraError(
+                f"Bank {self.name!r} has features of shape {tuple(self.features.shape)}, but its images have {patches} patches."
+            )
+        if tuple(self.counts.shape) != (patches,):
+            raise LibraError(f"Bank {self.name!r} has {tuple(self.counts.shape)} counts for {patches} patches.")
+        if not bool(torch.isfinite(self.counts).all()) or bool((self.counts < 0).any()):
+            raise LibraError(f"Bank {self.name!r} has a count that is negative or not finite; counts must be ≥ 0.")
+        if isinstance(self.features, Tensor):
+            self._check_finite(self.features)
+        if self.quantizer is None:
+            fitted = Quantizer.fit_log(self.counts.cpu().numpy(), readout="mean")
+            object.__setattr__(self, "quantizer", fitted)
+
+    def _check_finite(self, rows: Tensor) -> None:
+        bad = ~torch.isfinite(rows).all(1)
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0])
+            raise LibraError(f"Bank {self.name!r} has NaN or infinite features (first in patch {first}); extract them again.")
+
+    # ---------------------------------------------------------------------------------------------------- sizes
+
+    def __len__(self) -> int:
+        return int(self.counts.shape[0])
+
+    @property
+    def channels(self) -> int:
+        """Length of a patch's feature vector."""
+        return int(self.features.shape[1])
+
+    @property
+    def num_intervals(self) -> int:
+        """C, the number of intervals of the quantizer."""
+        return self.quantizer.num_intervals
+
+    @property
+    def device(self) -> torch.device:
+        """Where the counts (and, unless they are read on demand, the features) live."""
+        return self.counts.device
+
+    @cached_property
+    def intervals(self) -> Tensor:
+        """The true interval of each patch, int64 `(patches,)`."""
+        return self.quantizer.quantize(self.counts)
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """Image i has the patches `offsets[i]` … `offsets[i+1] − 1`; int64 `(images + 1,)` on the CPU."""
+        return torch.tensor([0, *np.cumsum([image.patches for image in self.images])])
+
+    @cached_property
+    def image_of(self) -> Tensor:
+        """The image of each patch, int64 `(patches,)`."""
+        sizes = torch.tensor([image.patches for image in self.images])
+        return torch.repeat_interleave(torch.arange(len(self.images)), sizes).to(self.device)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Row and column of each patch within its image, int64 `(patches, 2)`."""
+        index = torch.arange(len(self)) - self.offsets[self.image_of.cpu()]
+        cols = torch.tensor([image.cols for image in self.images])[self.image_of.cpu()]
+        return torch.stack([index // cols, index % cols], dim=1).to(self.device)
+
+    @cached_property
+    def people(self) -> Tensor:
+        """The number of annotated heads of each image, float32 `(images,)`."""
+        return torch.tensor([image.people for image in self.images], dtype=torch.float32)
+
+    # --------------------------------------------------------------------------------------------------- access
+
+    def gather(self, index: Tensor) -> Tensor:
+        """The feature vectors of these patches as float32 `(len(index), channels)`, freshly allocated."""
+        return self.features[index].float()
+
+    def patches_of(self, image: int) -> slice:
+        """The patches of one image."""
+        return slice(int(self.offsets[image]), int(self.offsets[image + 1]))
+
+    def image_totals(self, patch_counts: Tensor) -> Tensor:
+        """Sum a number per patch over each image: float64 `(images,)` on the CPU."""
+        totals = torch.zeros(len(self.images), dtype=torch.float64)
+        return totals.index_add_(0, self.image_of.cpu(), patch_counts.detach().cpu().double())
+
+    # ------------------------------------------------------------------------------------------------- variants
+
+    def split(self, name: str) -> FeatureBank:
+        """The images of one split (or of several joined by `+`), with this bank's quantizer."""
+        wanted = set(name.split("+"))
+        keep = [i for i, image in enumerate(self.images) if image.split in wanted]
+        if not keep:
+            there = ", ".join(sorted({image.split for image in self.images}))
+            raise LibraError(f"Bank {self.name!r} has no split {name!r}; it has: {there}.")
+        return self.select(keep)
+
+    def select(self, images: Iterable[int]) -> FeatureBank:
+        """Some images of this bank, with this bank's quantizer. Features are copied unless nothing is left out."""
+        keep = list(images)
+        if keep == list(range(len(self.images))):
+            return self
+        spans = [self.patches_of(i) for i in keep]
+        patches = torch.cat([torch.arange(s.start, s.stop) for s in spans])
+        contiguous = bool((patches.diff() == 1).all())
+        index = slice(int(patches[0]), int(patches[-1]) + 1) if contiguous else patches.to(self.device)
+        return replace(
+            self,
+            features=self.features[index],
+            counts=self.counts[patches.to(self.device)],
+            images=tuple(self.images[i] for i in keep),
+            points=None if self.points is None else tuple(self.points[i] for i in keep),
+        )
+
+    def to(self, device: torch.device | str) -> FeatureBank:
+        """The same bank on another device."""
+        return replace(self, features=self.features.to(device), counts=self.counts.to(device))
+
+    def with_quantizer(self, quantizer: Quantizer) -> FeatureBank:
+        """The same bank with other intervals."""
+        return replace(self, quantizer=quantizer)
+
+    def recount(self, kernel: Any, *, readout: Readout = "mean") -> FeatureBank:
+        """The same features with counts derived anew from the dots by another kernel, and a quantizer fitted to them."""
+        from libra_gym.counts import patch_counts
+
+        if self.points is None:
+            raise LibraError(f"Bank {self.name!r} holds no head dots, so that its counts cannot be derived anew.")
+        maps = [patch_counts(p, image.size, kernel).ravel() for p, image in zip(self.points, self.images)]
+        counts = np.concatenate(maps).astype(np.float32)
+        quantizer = Quantizer.fit_log(counts, readout=readout)
+        return replace(self, counts=torch.from_numpy(counts).to(self.device), quantizer=quantizer)
+
+    # ------------------------------------------------------------------------------------------------- one file
+
+    def save(self, path: str | Path, *, compress: bool = False) -> None:
+        """Write the whole bank as one safetensors file.
+
+        `compress` keeps one byte per feature: a channel's range is cut in 255 equal steps.
+        """
+        from safetensors.torch import save_file
+
+        features = self.features.to("cpu").contiguous()
+        tensors: dict[str, Tensor] = {"counts": self.counts.cpu().contiguous()}
+        if compress:
+            low = features.float().amin(0)
+            step = ((features.float().amax(0) - low) / 255).clamp_min(1e-12)
+            tensors |= {"low": low, "step": step, "features": ((features.float() - low) / step).round().to(torch.uint8)}
+        else:
+            tensors["features"] = features
+        if self.points is not None:
+            tensors["points"] = torch.from_numpy(np.concatenate([np.zeros((0, 2)), *self.points]).astype(np.float32))
+            tensors["points_per_image"] = torch.tensor([len(p) for p in self.points])
+        about = {
+            "name": self.name,
+            "images": [asdict(image) for image in self.images],
+            "quantizer": self.quantizer.to_dict(),
+            "meta": self.meta,
+        }
+        save_file(tensors, str(path), metadata={"libra_gym.bank": json.dumps(about)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> FeatureBank:
+        """Read what `save` wrote."""
+        from safetensors import SafetensorError, safe_open
+
+        if not Path(path).is_file():
+            raise LibraError(f"There is no bank file {str(path)!r}.")
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                about = json.loads((file.metadata() or {}).get("libra_gym.bank", "null"))
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        except (SafetensorError, OSError) as error:
+            raise LibraError(f"{str(path)!r} is not a readable safetensors file ({error}).") from None
+        if about is None or not {"features", "counts"} <= tensors.keys():
+            raise LibraError(f"{str(path)!r} is a safetensors file, but not a libra-gym bank.")
+        features = tensors["features"]
+        if "step" in tensors:
+            features = features * tensors["step"] + tensors["low"]
+        points = None
+        if "points" in tensors:
+            sizes = tensors["points_per_image"].tolist()
+            points = tuple(p.numpy() for p in tensors["points"].split(sizes))
+        images = tuple(BankImage(**{**image, "size": tuple(image["size"])}) for image in about["images"])
+        quantizer = Quantizer.from_dict(about["quantizer"])
+        return cls(about["name"], features, tensors["counts"], images, quantizer, points, about["meta"])
+
+
+# ----------------------------------------------------------------------------------------------------- named banks
+
+Loader: TypeAlias = Callable[[], FeatureBank]
+_NAMED: dict[str, str | Loader] = {"demo": "libra_gym.bank:_load_demo"}
+
+
+def register_bank(name: str, loader: str | Loader) -> None:
+    """Make a bank known by name, as a function that loads it or as the function's `module:name`.
+
+    A string works in other processes too; `gym.make(..., bank=name)` then finds it everywhere.
+    """
+    _NAMED[name] = loader
+    load_bank.cache_clear()
+
+
+def bank_names() -> tuple[str, ...]:
+    """The banks that are known by name."""
+    return tuple(sorted(_NAMED))
+
+
+@lru_cache(maxsize=8)
+def load_bank(name: str, split: str | None = None) -> FeatureBank:
+    """Open a bank by its name, its file (`.safetensors`) or its feature directory.
+
+    The result is kept, so that many environments on one bank share its memory.
+    """
+    if split is not None:
+        return load_bank(name).split(split)
+    if name in _NAMED:
+        loader = _NAMED[name]
+        if isinstance(loader, str):
+            module, _, function = loader.partition(":")
+            loader = getattr(import_module(module), function)
+        return loader()  # type: ignore[operator]  # a string was resolved above
+    path = Path(name)
+    if path.is_dir():
+        from libra_gym.features import open_features
+
+        return open_features(path)
+    if path.is_file():
+        return FeatureBank.load(path)
+    known = ", ".join(bank_names())
+    raise LibraError(f"There is no bank {name!r}: it is neither a file, nor a feature directory, nor one of: {known}.")
+
+
+def _load_demo() -> FeatureBank:
+    """The embedded synthetic bank; `experiments/make_demo_bank.py` makes it."""
+    return FeatureBank.load(Path(__file__).parent / "assets" / "demo.safetensors")

@@ -1,0 +1,171 @@
+"""A row of scales: the state that the single and the vector environment share.
+
+One `Scales` object weighs any number of patches side by side. It owns the state (patch, value, step, weight vector) and
+the observation, and asks `WeighingTask` for everything that is physics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+
+from libra_gym.bank import FeatureBank, load_bank
+from libra_gym.envs.order import Order, PatchOrder
+from libra_gym.errors import LibraError
+from libra_gym.tables import TaskTables
+from libra_gym.task import Rewards, WeighingTask, WeightEncoding
+
+Weighed: TypeAlias = Literal["interval", "count"]
+Index: TypeAlias = npt.NDArray[np.intp]
+
+FEATURE_BOUND = 65504.0
+"""The largest half-precision number. Features are bounded by it, so that all banks share one observation space."""
+
+
+def open_task(
+    bank: str | FeatureBank,
+    split: str | None,
+    weighed: Weighed,
+    *,
+    rewards: Rewards | Mapping[str, Any] | None,
+    max_steps: int,
+    weight_encoding: WeightEncoding,
+) -> tuple[FeatureBank, WeighingTask]:
+    """The bank that an environment's arguments name, and the task on it."""
+    if isinstance(bank, str):
+        bank = load_bank(bank, split)
+    elif split is not None:
+        bank = bank.split(split)
+    settings: dict[str, Any] = {"max_steps": max_steps, "weight_encoding": weight_encoding}
+    if weighed == "interval":
+        task = WeighingTask.intervals(bank.num_intervals, **settings)
+    else:
+        task = WeighingTask.counts(float(bank.counts.max()), **settings)
+    if isinstance(rewards, Rewards):
+        rewards = vars(rewards)
+    try:
+        return bank, task.with_rewards(**(rewards or {}))
+    except TypeError:
+        known = ", ".join(vars(Rewards()))
+        raise LibraError(f"rewards is {dict(rewards or {})!r}, but its keys must be among: {known}.") from None
+
+
+class Scales:
+    """The state of `number` scales on one bank."""
+
+    def __init__(self, bank: FeatureBank, task: WeighingTask, number: int, order: Order) -> None:
+        if number < 1:
+            raise LibraError(f"num_envs is {number}, but there must be at least 1.")
+        self.bank, self.task, self.number = bank, task, number
+        self.order = PatchOrder(order, len(bank), number)
+        self.tables = TaskTables(task) if task.tick == 1.0 else task
+        truth = bank.intervals if task.tick == 1.0 else bank.counts.double() / task.tick
+        self._truths = truth.cpu().numpy()
+        self._counts = bank.counts.cpu().numpy().astype(np.float64)
+        self.patch = np.zeros(number, dtype=np.int64)
+        self.value = np.zeros(number, dtype=np.int64)
+        self.step = np.zeros(number, dtype=np.int64)
+        self.truth = self._truths[self.patch]
+        self.history = np.zeros((number, task.max_steps), dtype=np.uint8)  # action + 1; 0 is empty
+        self._board = torch.zeros(number, bank.channels + task.max_steps)  # the observation; numpy sees the same memory
+        self._board_np = self._board.numpy()
+        self._codes = task.encode(np.arange(task.num_actions + 1))
+        self._all = np.arange(number)
+
+    @property
+    def observation_space(self) -> spaces.Box:
+        """One scale's observation: the patch's features, then the weight vector."""
+        low, high = self.task.weight_bounds
+        channels, steps = self.bank.channels, self.task.max_steps
+        return spaces.Box(
+            np.concatenate([np.full(channels, -FEATURE_BOUND), np.full(steps, low)]).astype(np.float32),
+            np.concatenate([np.full(channels, FEATURE_BOUND), np.full(steps, high)]).astype(np.float32),
+            dtype=np.float32,
+        )
+
+    @property
+    def action_space(self) -> spaces.Discrete:
+        """One scale's actions: the weights, then `end`."""
+        return spaces.Discrete(self.task.num_actions)
+
+    # -------------------------------------------------------------------------------------------------- weighing
+
+    def load(self, scales: Index | None = None, patches: npt.ArrayLike | None = None) -> None:
+        """Clear the pans of these scales (None: all) and put new patches on: the given ones, or the next in order."""
+        which: Any = self._all if scales is None else scales
+        if len(which) == 0:
+            return
+        chosen = self.order.draw(which) if patches is None else self._check_patches(patches, len(which))
+        everything = scales is None
+        index = slice(None) if everything else which
+        self.patch[index] = chosen
+        self.truth[index] = self._truths[chosen]
+        self.value[index] = 0
+        self.step[index] = 0
+        self.history[index] = 0
+        self._board_np[index, self.bank.channels :] = 0.0
+        rows = self.bank.gather(torch.from_numpy(chosen).to(self.bank.device)).cpu()
+        channels = self._board[:, : self.bank.channels]
+        if everything:
+            channels.copy_(rows)
+        else:
+            channels.index_copy_(0, torch.from_numpy(which), rows)
+
+    def act(self, actions: Any, scales: Index | None = None) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+        """Take one action on each of these scales (None: all) and return their rewards and whether they are done."""
+        chosen = self._check_actions(actions, self.number if scales is None else len(scales))
+        index: Any = slice(None) if scales is None else scales
+        rows = self._all if scales is None else scales
+        step = self.step[index]
+        value, reward, ended = self.tables.outcome(self.truth[index], self.value[index], chosen, step)
+        self.value[index] = value
+        self.history[rows, step] = chosen + 1
+        self._board_np[rows, self.bank.channels + step] = self._codes[chosen + 1]
+        self.step[index] = step + 1
+        return reward.astype(np.float64), ended
+
+    # ---------------------------------------------------------------------------------------------------- reading
+
+    def observe(self, scales: Index | None = None) -> npt.NDArray[np.float32]:
+        """A fresh copy of the observations of these scales (None: all)."""
+        if scales is None:
+            return self._board.clone().numpy()
+        return self._board.index_select(0, torch.from_numpy(scales)).numpy()
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """Which actions are legal on each scale."""
+        return self.tables.legal(self.value)
+
+    def info(self) -> dict[str, npt.NDArray[Any]]:
+        """What an agent may know besides the observation, and what it must not (`privileged_…`), per scale."""
+        return {
+            "action_mask": self.action_masks().astype(np.int8),
+            "value": self.value * self.task.tick,
+            "step": self.step.copy(),
+            "patch": self.patch.copy(),
+            "privileged_truth": self.truth * self.task.tick,
+            "privileged_count": self._counts[self.patch],
+        }
+
+    # --------------------------------------------------------------------------------------------------- checking
+
+    def _check_actions(self, actions: Any, number: int) -> npt.NDArray[np.int64]:
+        chosen = np.asarray(actions)
+        if chosen.shape != (number,) or chosen.dtype.kind not in "iu":
+            raise LibraError(f"Actions must be {number} whole numbers, not {chosen.dtype} of shape {chosen.shape}.")
+        if chosen.min() < 0 or chosen.max() >= self.task.num_actions:
+            bad = chosen[(chosen < 0) | (chosen >= self.task.num_actions)][0]
+            raise LibraError(f"Action {bad} is out of range; it must be from 0 to {self.task.num_actions - 1}.")
+        return chosen.astype(np.int64, copy=False)
+
+    def _check_patches(self, patches: npt.ArrayLike, number: int) -> npt.NDArray[np.int64]:
+        chosen = np.broadcast_to(np.asarray(patches, dtype=np.int64), (number,))
+        if chosen.min() < 0 or chosen.max() >= len(self.bank):
+            bad = chosen[(chosen < 0) | (chosen >= len(self.bank))][0]
+            raise LibraError(f"Patch {bad} is not in bank {self.bank.name!r}; it must be from 0 to {len(self.bank) - 1}.")
+        return chosen.copy()

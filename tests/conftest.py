@@ -1,0 +1,39 @@
+"""Small banks and where the real data are, for all tests."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from libra_gym.bank import BankImage, FeatureBank
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def make_bank(images: int = 6, rows: int = 3, cols: int = 4, channels: int = 16, seed: int = 0) -> FeatureBank:
+    """A bank whose features tell the counts (noisily), with a train, a validation and a test image at least."""
+    rng = np.random.default_rng(seed)
+    patches = images * rows * cols
+    counts = np.where(rng.random(patches) < 0.3, 0.0, rng.lognormal(0.3, 1.0, patches)).astype(np.float32)
+    features = rng.normal(size=(patches, channels)).astype(np.float32)
+    features[:, 0] = np.log1p(counts)
+    splits = ["train"] * (images - 2) + ["validation", "test"]
+    places = tuple(
+        BankImage(f"image-{i}", splits[i], rows, cols, (rows * 32, cols * 32), float(counts[i * rows * cols :][: rows * cols].sum()))
+        for i in range(images)
+    )
+    return FeatureBank("small", torch.from_numpy(features), torch.from_numpy(counts), places)
+
+
+@pytest.fixture
+def small_bank() -> FeatureBank:
+    return make_bank()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The real data and weights beside the checkout; tests that need them skip where they are missing."""
+    if not (SHARED / "weights").is_dir():
+        pytest.skip("the real data and weights are not at hand")
+    return SHARED
