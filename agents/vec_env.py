@@ -13,7 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-import libra_gym  # noqa: F401 (registers the environments)
+import libra_gym
 from libra_gym.envs import WeighingVectorEnv
 from libra_gym.errors import LibraError
 
@@ -48,7 +48,9 @@ class WeighingVecEnv(VecEnv):
         """Put new patches on all scales, with the seeds and options that were set."""
         options = [option for option in self._options if option]
         if options:
-            raise LibraError("Per-environment options are not supported; reset the vector environment itself with options.")
+            raise LibraError(
+                "Per-environment options are not supported; reset the vector environment itself with options."
+            )
         seeded = any(seed is not None for seed in self._seeds)
         observations, _ = self.envs.reset(seed=self._seeds if seeded else None)
         self.reset_infos = [{} for _ in range(self.num_envs)]
@@ -112,7 +114,9 @@ class WeighingVecEnv(VecEnv):
         return [wrapper_class is Monitor] * len(list(self._get_indices(indices)))
 
 
-def make_vec_env(env_id: str = "LibraWeighing-v0", num_envs: int = 64, *, seed: int | None = None, **kwargs: Any) -> WeighingVecEnv:
+def make_vec_env(
+    env_id: str = "LibraWeighing-v0", num_envs: int = 64, *, seed: int | None = None, **kwargs: Any
+) -> WeighingVecEnv:
     """An SB3 `VecEnv` of `num_envs` scales; the keyword arguments are those of the environment.
 
     ```python
@@ -124,7 +128,9 @@ def make_vec_env(env_id: str = "LibraWeighing-v0", num_envs: int = 64, *, seed: 
     """
     envs = gym.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
     if not isinstance(envs.unwrapped, WeighingVectorEnv):
-        raise LibraError(f"{env_id!r} is not a weighing environment; use 'LibraWeighing-v0' or 'LibraWeighingContinuous-v0'.")
+        raise LibraError(
+            f"{env_id!r} is not a weighing environment; use 'LibraWeighing-v0' or 'LibraWeighingContinuous-v0'."
+        )
     vec_env = WeighingVecEnv(envs.unwrapped)
     if seed is not None:
         vec_env.seed(seed)

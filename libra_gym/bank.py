@@ -28,11 +28,20 @@ class Rows(Protocol):
     """Feature vectors by number: a tensor, or anything that reads rows on demand like one."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Patches and channels."""
+        ...
+
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """How a feature is stored."""
+        ...
+
     def __getitem__(self, index: Tensor | slice) -> Tensor: ...
-    def to(self, device: torch.device | str) -> Tensor: ...
+
+    def to(self, device: torch.device | str) -> Tensor:
+        """All rows as one tensor on this device."""
+        ...
 
 
 Features: TypeAlias = Tensor | Rows
@@ -85,7 +94,8 @@ class FeatureBank:
             raise LibraError(f"Bank {self.name!r} has no patches; it needs at least one image with one patch.")
         if len(self.features.shape) != 2 or self.features.shape[0] != patches:
             raise LibraError(
-                f"Bank {self.name!r} has features of shape {tuple(self.features.shape)}, but its images have {patches} patches."
+                f"Bank {self.name!r} has features of shape {tuple(self.features.shape)}, but its images have "
+                f"{patches} patches."
             )
         if tuple(self.counts.shape) != (patches,):
             raise LibraError(f"Bank {self.name!r} has {tuple(self.counts.shape)} counts for {patches} patches.")
@@ -101,12 +111,17 @@ class FeatureBank:
         bad = ~torch.isfinite(rows).all(1)
         if bool(bad.any()):
             first = int(bad.nonzero()[0])
-            raise LibraError(f"Bank {self.name!r} has NaN or infinite features (first in patch {first}); extract them again.")
+            raise LibraError(
+                f"Bank {self.name!r} has NaN or infinite features (first in patch {first}); extract them again."
+            )
 
     # ---------------------------------------------------------------------------------------------------- sizes
 
     def __len__(self) -> int:
         return int(self.counts.shape[0])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FeatureBank:
+        return self  # immutable, and often large
 
     @property
     def channels(self) -> int:
@@ -203,7 +218,7 @@ class FeatureBank:
         return replace(self, quantizer=quantizer)
 
     def recount(self, kernel: Any, *, readout: Readout = "mean") -> FeatureBank:
-        """The same features with counts derived anew from the dots by another kernel, and a quantizer fitted to them."""
+        """The same features with counts derived anew from the dots by another kernel, and a quantizer for them."""
         from libra_gym.counts import patch_counts
 
         if self.points is None:
@@ -301,7 +316,7 @@ def load_bank(name: str, split: str | None = None) -> FeatureBank:
         if isinstance(loader, str):
             module, _, function = loader.partition(":")
             loader = getattr(import_module(module), function)
-        return loader()  # type: ignore[operator]  # a string was resolved above
+        return loader()
     path = Path(name)
     if path.is_dir():
         from libra_gym.features import open_features

@@ -1,8 +1,8 @@
 """Perfect weighing, for an agent that knows the truth.
 
-`expert` is the paper's optimal action (Eq. 11) taken at every step. `solve` is the exact optimum of the decision process
-by dynamic programming over (truth, value, step). The two differ: under the paper's constants it can pay to move off the
-balance and back before ending, because the way back earns the guiding reward again.
+`expert` is the paper's optimal action (Eq. 11) taken at every step. `solve` is the exact optimum of the decision
+process by dynamic programming over (truth, value, step). The two differ: under the paper's constants it can pay to move
+off the balance and back before ending, because the way back earns the guiding reward again.
 """
 
 from __future__ import annotations

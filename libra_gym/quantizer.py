@@ -18,7 +18,7 @@ from libra_gym.errors import LibraError
 Readout: TypeAlias = Literal["middle", "mean"]
 
 NOBODY = 1e-3
-"""Patches with fewer people than this hold nobody. The appendix says N = 0, which the tails of a Gaussian never reach."""
+"""Patches with fewer people hold nobody. The appendix says N = 0, which the tails of a Gaussian never reach."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Quantizer:
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.edges) + 1:
-            raise LibraError(f"A quantizer with {len(self.edges)} edges needs {len(self.edges) + 1} values, not {len(self.values)}.")
+            raise LibraError(
+                f"A quantizer with {len(self.edges)} edges needs {len(self.edges) + 1} values, not {len(self.values)}."
+            )
         if not np.all(np.diff(self.edges) > 0):
             raise LibraError("The edges of a quantizer must be strictly ascending.")
 
@@ -41,7 +43,7 @@ class Quantizer:
 
     @classmethod
     def log(cls, intervals: int, *, width: float = 0.1, low: float = -2.0) -> Quantizer:
-        """The appendix's binning: nobody, up to e^low, then equal steps of `width` in the logarithm; bin-middle values."""
+        """The appendix's binning: nobody, up to e^low, then steps of `width` in the logarithm; bin-middle values."""
         if intervals < 2:
             raise LibraError(f"A logarithmic quantizer needs at least 2 intervals, not {intervals}.")
         bounds = np.exp(low + width * np.arange(intervals - 1))  # upper bounds of intervals 1 … C-1
@@ -50,7 +52,9 @@ class Quantizer:
         return cls(tuple(edges.tolist()), tuple(values.tolist()))
 
     @classmethod
-    def fit_log(cls, counts: npt.ArrayLike, *, width: float = 0.1, low: float = -2.0, readout: Readout = "middle") -> Quantizer:
+    def fit_log(
+        cls, counts: npt.ArrayLike, *, width: float = 0.1, low: float = -2.0, readout: Readout = "middle"
+    ) -> Quantizer:
         """The appendix's binning with just enough intervals for these counts."""
         people = np.asarray(counts, dtype=np.float64)
         top = max(float(people.max(initial=0.0)), NOBODY)

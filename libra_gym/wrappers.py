@@ -1,4 +1,4 @@
-"""Views of the observation for agents that want its parts apart."""
+"""Wrappers: views of the observation for agents that want its parts apart, and the counts of whole photos."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
+from libra_gym.image_counts import ImageCounts
+
+__all__ = ["DictView", "ImageCounts", "VectorDictView"]
+
 Parts = dict[str, npt.NDArray[np.float32]]
 
 
@@ -18,7 +22,7 @@ class DictView(gym.ObservationWrapper[Parts, Any, npt.NDArray[np.float32]]):
 
     def __init__(self, env: gym.Env[npt.NDArray[np.float32], Any]) -> None:
         super().__init__(env)
-        self.observation_space = _parts_space(env)
+        self.observation_space = _parts_space(env)  # type: ignore[assignment]  # Dict is typed by Any
 
     def observation(self, observation: npt.NDArray[np.float32]) -> Parts:
         """Cut the flat observation in two."""

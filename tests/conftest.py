@@ -20,7 +20,14 @@ def make_bank(images: int = 6, rows: int = 3, cols: int = 4, channels: int = 16,
     features[:, 0] = np.log1p(counts)
     splits = ["train"] * (images - 2) + ["validation", "test"]
     places = tuple(
-        BankImage(f"image-{i}", splits[i], rows, cols, (rows * 32, cols * 32), float(counts[i * rows * cols :][: rows * cols].sum()))
+        BankImage(
+            f"image-{i}",
+            splits[i],
+            rows,
+            cols,
+            (rows * 32, cols * 32),
+            float(counts[i * rows * cols :][: rows * cols].sum()),
+        )
         for i in range(images)
     )
     return FeatureBank("small", torch.from_numpy(features), torch.from_numpy(counts), places)

@@ -78,7 +78,7 @@ class Scales:
         self._all = np.arange(number)
 
     @property
-    def observation_space(self) -> spaces.Box:
+    def observation_space(self) -> spaces.Box[np.float32]:
         """One scale's observation: the patch's features, then the weight vector."""
         low, high = self.task.weight_bounds
         channels, steps = self.bank.channels, self.task.max_steps
@@ -167,5 +167,7 @@ class Scales:
         chosen = np.broadcast_to(np.asarray(patches, dtype=np.int64), (number,))
         if chosen.min() < 0 or chosen.max() >= len(self.bank):
             bad = chosen[(chosen < 0) | (chosen >= len(self.bank))][0]
-            raise LibraError(f"Patch {bad} is not in bank {self.bank.name!r}; it must be from 0 to {len(self.bank) - 1}.")
+            raise LibraError(
+                f"Patch {bad} is not in bank {self.bank.name!r}; it must be from 0 to {len(self.bank) - 1}."
+            )
         return chosen.copy()

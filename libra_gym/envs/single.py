@@ -49,7 +49,8 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
 
     ## Rewards
 
-    With G the true interval, V the value and E = |G − V|; the constants are those of the paper (`libra_gym.task.Rewards`):
+    With G the true interval, V the value and E = |G − V|; the constants are those of the paper
+    (`libra_gym.task.Rewards`):
 
     | when | reward |
     |---|---|
@@ -62,9 +63,9 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
 
     ## Starting State
 
-    A patch from the bank and an empty pan. `order="random"` draws patches independently; `"sequential"` and `"shuffled"`
-    take each patch once per epoch, and `env.unwrapped.epoch` counts the epochs. `reset(options={"patch": k})` puts patch
-    k on the scale.
+    A patch from the bank and an empty pan. `order="random"` draws patches independently; `"sequential"` and
+    `"shuffled"` take each patch once per epoch, and `env.unwrapped.epoch` counts the epochs. `reset(options={"patch":
+    k})` puts patch k on the scale.
 
     ## Episode End
 
@@ -73,8 +74,8 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
 
     ## Info
 
-    `action_mask`, `value`, `step`, `patch`, and what only a teacher or a judge may see: `privileged_truth` (the interval
-    that the patch weighs) and `privileged_count` (its people). No truth is in the observation.
+    `action_mask`, `value`, `step`, `patch`, and what only a teacher or a judge may see: `privileged_truth` (the
+    interval that the patch weighs) and `privileged_count` (its people). No truth is in the observation.
 
     ## Arguments
 
@@ -98,7 +99,8 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
     * v0: first release.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 2}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 2}  # noqa: RUF012 (as Gymnasium
+    types it)
     weighed: ClassVar[Weighed] = "interval"
 
     def __init__(
@@ -143,9 +145,7 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
         self._ended, self._reward, self.needle = False, None, None
         return self.scales.observe()[0], self._info()
 
-    def step(
-        self, action: np.int64 | int
-    ) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64 | int) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Place or remove a weight, or say `end`."""
         if self._ended:
             raise gym.error.ResetNeeded("This weighing has ended; call reset() to put the next patch on the scale.")
@@ -179,9 +179,9 @@ class WeighingContinuousEnv(WeighingEnv):
     ## Action Space
 
     `Discrete(19)`: the weights −5, −2, −1, −0.5, −0.2, −0.1, −0.05, −0.02, −0.01 (actions 0 to 8), +0.01, +0.02, +0.05,
-    +0.1, +0.2, +0.5, +1, +2, +5 (9 to 17) and `end` (18). The paper prints no `end` in this pool; here an episode ends as
-    in the other task, with `end` or after `max_steps` actions. A weight is legal while the value stays between 0 and the
-    largest patch count of the bank.
+    +0.1, +0.2, +0.5, +1, +2, +5 (9 to 17) and `end` (18). The paper prints no `end` in this pool; here an episode ends
+    as in the other task, with `end` or after `max_steps` actions. A weight is legal while the value stays between 0 and
+    the largest patch count of the bank.
 
     ## Observation Space
 
@@ -190,7 +190,8 @@ class WeighingContinuousEnv(WeighingEnv):
     ## Rewards
 
     As in `LibraWeighing-v0`, with counts instead of intervals. The scale counts as balanced when value and truth differ
-    by no more than 0.005 people, half of the smallest weight; `rewards={"balance_tolerance": 10}` allows ten hundredths.
+    by no more than 0.005 people, half of the smallest weight; `rewards={"balance_tolerance": 10}` allows ten
+    hundredths.
 
     ## Arguments
 

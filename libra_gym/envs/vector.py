@@ -25,18 +25,19 @@ StepResult = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64], Bools, Bool
 class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[Any]]):
     """`num_envs` patches weighed side by side; see `WeighingEnv` for the task.
 
-    It behaves, step for step, like Gymnasium's `SyncVectorEnv` around as many `WeighingEnv`s with the same seeds, in each
-    of the three autoreset modes. Only the epoch-wise orders differ, on purpose: here all scales share one pass through
-    the bank, so that an epoch shows each patch once in all.
+    It behaves, step for step, like Gymnasium's `SyncVectorEnv` around as many `WeighingEnv`s with the same seeds, in
+    each of the three autoreset modes. Only the epoch-wise orders differ, on purpose: here all scales share one pass
+    through the bank, so that an epoch shows each patch once in all.
 
     Args:
         num_envs: how many patches to weigh at once.
-        autoreset_mode: `NEXT_STEP` (Gymnasium's default), `SAME_STEP` (what Stable-Baselines3 means) or `DISABLED`, as an
-            `AutoresetMode` or its value.
+        autoreset_mode: `NEXT_STEP` (Gymnasium's default), `SAME_STEP` (what Stable-Baselines3 means) or `DISABLED`, as
+            an `AutoresetMode` or its value.
         bank, split, rewards, max_steps, weight_encoding, order, render_mode: as for `WeighingEnv`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 2}  # noqa: RUF012 (Gymnasium's own type)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 2}  # noqa: RUF012 (Gymnasium's own
+    type)
     weighed: ClassVar[Weighed] = "interval"
 
     def __init__(
@@ -101,7 +102,7 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
         if self._ended.any():
             first = int(np.flatnonzero(self._ended)[0])
             raise gym.error.ResetNeeded(
-                f"The weighing on scale {first} has ended; reset it with options={{'reset_mask': …}} before the next step."
+                f"The weighing on scale {first} has ended; reset it with options={{'reset_mask': …}} first."
             )
         self._rewards, ended = self.scales.act(actions)
         infos: dict[str, Any] = {}
@@ -148,28 +149,34 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
         if seed is None or isinstance(seed, int | np.integer):
             super().reset(seed=None if seed is None else int(seed))
             _ = self.np_random  # draws a seed from the operating system when there is none
-            first = int(self.np_random_seed)
+            first = int(self.np_random_seed or 0)
             seeds: list[int | None] = [first + i for i in range(self.num_envs)]
         else:
             seeds = list(seed)
             if len(seeds) != self.num_envs:
                 raise LibraError(f"There are {len(seeds)} seeds for {self.num_envs} environments; give one for each.")
         chosen = [i for i in np.flatnonzero(which) if seeds[i] is not None]
-        self.scales.order.seed([int(seeds[i]) for i in chosen], np.array(chosen, dtype=np.intp))  # type: ignore[arg-type]
-        self._unseeded = False
+        self.scales.order.seed([int(seeds[i]) for i in chosen], np.array(chosen, dtype=np.intp))  # type:
+        ignore[arg-type] self._unseeded = False
 
     def _reset_mask(self, options: dict[str, Any]) -> Bools:
         if "reset_mask" not in options:
             return np.ones(self.num_envs, dtype=np.bool_)
         mask = options["reset_mask"]
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
+        if (
+            not isinstance(mask, np.ndarray)
+            or mask.dtype != np.bool_
+            or mask.shape != (self.num_envs,)
+            or not mask.any()
+        ):
             raise LibraError(
-                f"options['reset_mask'] must be a boolean array of shape ({self.num_envs},) with at least one True, not {mask!r}."
+                f"options['reset_mask'] must be a boolean array of shape ({self.num_envs},) with at least one True, "
+                f"not {mask!r}."
             )
         return mask
 
     def _info(self, which: Bools) -> dict[str, Any]:
-        """Gymnasium's vector form of an info: each array with a mask of the environments that it speaks of, 0 elsewhere."""
+        """Gymnasium's vector form of an info: each array with a mask of the environments it speaks of, 0 elsewhere."""
         infos: dict[str, Any] = {}
         everything = bool(which.all())
         for key, array in self.scales.info().items():

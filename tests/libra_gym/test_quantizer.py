@@ -92,7 +92,15 @@ def test_json_round_trip():
     assert Quantizer.from_dict(LOG.to_dict()) == LOG
 
 
-@pytest.mark.parametrize("make", [lambda: Quantizer.log(1), lambda: Quantizer.integer(0), lambda: Quantizer((1.0,), (0.0,)), lambda: Quantizer((2.0, 1.0), (0.0, 1.0, 2.0))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Quantizer.log(1),
+        lambda: Quantizer.integer(0),
+        lambda: Quantizer((1.0,), (0.0,)),
+        lambda: Quantizer((2.0, 1.0), (0.0, 1.0, 2.0)),
+    ],
+)
 def test_impossible_quantizers_are_refused(make):
     with pytest.raises(LibraError):
         make()

@@ -85,7 +85,16 @@ def test_eq_10_guiding(truth, value, label, expected):
 
 @pytest.mark.parametrize(
     ("truth", "value", "label"),
-    [(45, 0, "+10"), (7, 0, "+5"), (8, 0, "+10"), (3, 0, "+2"), (7, 7, "end"), (0, 8, "-5"), (0, 0, "end"), (20, 26, "-5")],
+    [
+        (45, 0, "+10"),
+        (7, 0, "+5"),
+        (8, 0, "+10"),
+        (3, 0, "+2"),
+        (7, 7, "end"),
+        (0, 8, "-5"),
+        (0, 0, "end"),
+        (20, 26, "-5"),
+    ],
 )
 def test_eq_11_the_optimal_action(truth, value, label):
     assert TASK.labels[int(TASK.optimal(np.array(truth), np.array(value)))] == label
@@ -217,7 +226,9 @@ def test_tables_equal_the_task_in_every_situation(task):
     tables = TaskTables(task)
     levels, actions = np.arange(task.ceiling + 1), np.arange(task.num_actions)
     truth, value, action, step = (a.ravel() for a in np.meshgrid(levels, levels, actions, [0, task.max_steps - 1]))
-    for looked_up, computed in zip(tables.outcome(truth, value, action, step), task.outcome(truth, value, action, step)):
+    for looked_up, computed in zip(
+        tables.outcome(truth, value, action, step), task.outcome(truth, value, action, step)
+    ):
         np.testing.assert_array_equal(looked_up, computed)
     np.testing.assert_array_equal(tables.legal(levels), task.legal(levels))
     np.testing.assert_array_equal(tables.all_rewards(truth, value, step), task.all_rewards(truth, value, step))

@@ -1,0 +1,326 @@
+"""LibraDQN: the paper's agent as a Stable-Baselines3 algorithm (Sec. 2.2 to 2.4, Algorithm 1).
+
+On the scales of libra-gym it has a loop of its own that never leaves the device: a block of patches is weighed to the
+end, its transitions are stored by index, and as many updates follow as the block has paid for. On any other environment
+with discrete actions it is SB3's DQN with the paper's L1 loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import safe_mean
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy
+from torch import Tensor
+from torch.nn import functional as F
+
+from agents.libra_dqn.learner import Learner, LearnerSettings
+from agents.libra_dqn.policy import ScalePolicy
+from agents.vec_env import WeighingVecEnv
+from libra_gym.errors import LibraError
+
+Loss: TypeAlias = Literal["l1", "huber", "mse"]
+LOSSES = {"l1": F.l1_loss, "huber": F.smooth_l1_loss, "mse": F.mse_loss}
+_ENDLESS = 2**62
+SelfLibraDQN = TypeVar("SelfLibraDQN", bound="LibraDQN")
+
+
+class LibraDQN(DQN):
+    """Deep Q-learning on the counting scale; the defaults are the paper's, or its authors' program's where it is silent.
+
+    An *epoch* weighs every patch of the bank once, in blocks of the environment's `num_envs`. At its start the target
+    network is synced and ε is lowered. One step of a callback is one block.
+
+    Args:
+        policy: `ScalePolicy` (`MlpPolicy` is the same).
+        env: an `agents.make_vec_env(...)`, or any environment with discrete actions for SB3's own loop.
+        learning_rate: of the optimiser, or a schedule.
+        buffer_size: transitions that are kept.
+        learning_starts: transitions to store before the first update; None waits for a full buffer.
+        batch_size: transitions in an update.
+        gamma: the discount.
+        update_every: transitions stored per update.
+        epsilon_start, epsilon_end, epsilon_step: ε of an epoch; one coin is thrown per patch and step.
+        easy_drop: share of the transitions with an error of at most one tick that are not stored.
+        loss: `l1`, `huber` or `mse`.
+        double: choose the next action with the online network and value it with the target network.
+        mask_target: leave illegal actions out of the target's maximum.
+        backup: learn from the action `taken`, or from `all` actions of each stored situation; the task is exact, so
+            that their rewards and next states are known without trying them.
+        normalise: standardise features by the mean and deviation over the bank.
+        max_grad_norm: clip gradients; None does not.
+        train_freq, gradient_steps, target_update_interval, exploration_fraction: SB3's settings, for its own loop.
+        stats_window_size, tensorboard_log, policy_kwargs, verbose, seed, device: as for every SB3 algorithm.
+            `policy_kwargs={"network": {...}}` changes the network, `{"optimizer_class": ...}` the optimiser.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "ScalePolicy": ScalePolicy,
+        "MlpPolicy": ScalePolicy,
+        "CnnPolicy": CnnPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
+
+    def __init__(
+        self,
+        policy: str | type[DQNPolicy] = "ScalePolicy",
+        env: GymEnv | str | None = None,
+        learning_rate: float | Schedule = 1e-5,
+        buffer_size: int = 10_000,
+        learning_starts: int | None = None,
+        batch_size: int = 128,
+        gamma: float = 0.9,
+        update_every: int = 100,
+        epsilon_start: float = 1.0,
+        epsilon_end: float = 0.1,
+        epsilon_step: float = 0.05,
+        easy_drop: float = 0.5,
+        loss: Loss = "l1",
+        double: bool = False,
+        mask_target: bool = True,
+        backup: Literal["taken", "all"] = "taken",
+        normalise: bool = False,
+        max_grad_norm: float | None = None,
+        train_freq: int | tuple[int, str] = 4,
+        gradient_steps: int = 1,
+        target_update_interval: int = 10_000,
+        exploration_fraction: float = 0.1,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+        _init_setup_model: bool = True,
+    ) -> None:
+        if loss not in LOSSES:
+            raise LibraError(f"loss is {loss!r}, but it must be one of: {', '.join(LOSSES)}.")
+        if backup not in ("taken", "all"):
+            raise LibraError(f"backup is {backup!r}, but it must be 'taken' or 'all'.")
+        self.update_every = update_every
+        self.epsilon_step = epsilon_step
+        self.easy_drop = easy_drop
+        self.loss = loss
+        self.double = double
+        self.mask_target = mask_target
+        self.backup = backup
+        self.normalise = normalise
+        self.learner: Learner | None = None
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]  # None is what SB3's own load() passes
+            learning_rate,
+            buffer_size,
+            buffer_size if learning_starts is None else learning_starts,
+            batch_size,
+            1.0,
+            gamma,
+            train_freq,
+            gradient_steps,
+            target_update_interval=target_update_interval,
+            exploration_fraction=exploration_fraction,
+            exploration_initial_eps=epsilon_start,
+            exploration_final_eps=epsilon_end,
+            max_grad_norm=float("inf") if max_grad_norm is None else max_grad_norm,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            _init_setup_model=_init_setup_model,
+        )
+
+    # ------------------------------------------------------------------------------------------------------- set-up
+
+    def _wrap_env(self, env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:  # type:
+        ignore[override] return env if isinstance(env, WeighingVecEnv) else super()._wrap_env(env, verbose,
+        monitor_wrapper)
+
+    def _setup_model(self) -> None:
+        weighing = isinstance(self.env, WeighingVecEnv)
+        if weighing and "task" not in self.policy_kwargs:
+            assert isinstance(self.env, WeighingVecEnv)
+            self.policy_kwargs["task"] = self.env.task.to_dict()
+        if self.policy_kwargs.get("task") is not None:
+            self.replay_buffer = _NO_BUFFER  # the learner has its own
+        super()._setup_model()
+        if self.replay_buffer is _NO_BUFFER:
+            self.replay_buffer = None
+        if weighing:
+            self._attach()
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Go on with another environment; a learner goes on with the new bank."""
+        super().set_env(env, force_reset)
+        if isinstance(self.env, WeighingVecEnv):
+            self._attach()
+
+    def _attach(self) -> None:
+        """Make a learner for the environment's bank, which goes on from the old one's progress."""
+        assert isinstance(self.env, WeighingVecEnv)
+        settings = LearnerSettings(
+            block=self.env.num_envs,
+            buffer_size=self.buffer_size,
+            learning_starts=self.learning_starts,
+            batch_size=self.batch_size,
+            gamma=self.gamma,
+            update_every=self.update_every,
+            epsilon_start=self.exploration_initial_eps,
+            epsilon_end=self.exploration_final_eps,
+            epsilon_step=self.epsilon_step,
+            easy_drop=self.easy_drop,
+            double=self.double,
+            mask_target=self.mask_target,
+            backup=self.backup,
+            max_grad_norm=self.max_grad_norm,
+        )
+        fresh = self.num_timesteps == 0 and self._n_updates == 0
+        self.learner = Learner(
+            self.env.bank,
+            self.env.task,
+            self.q_net.q_net,  # type: ignore[arg-type]
+            self.q_net_target.q_net,  # type: ignore[arg-type]
+            self.policy.optimizer,
+            LOSSES[self.loss],
+            settings,
+            seed=self.seed,
+        )
+        if fresh and self.normalise:
+            self.learner.normalise()
+
+    # ----------------------------------------------------------------------------------------------------- learning
+
+    def learn(
+        self: SelfLibraDQN,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "LibraDQN",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfLibraDQN:
+        """Learn from this many transitions; on the scales, `log_interval` counts epochs."""
+        if self.learner is None:
+            return super().learn(
+                total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
+            )
+        return self._run(total_timesteps, None, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def learn_epochs(
+        self: SelfLibraDQN,
+        epochs: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "LibraDQN",
+        reset_num_timesteps: bool = True,
+    ) -> SelfLibraDQN:
+        """Learn until this many epochs are complete in all."""
+        if self.learner is None:
+            raise LibraError("learn_epochs needs the scales of agents.make_vec_env(...) as environment.")
+        return self._run(_ENDLESS, epochs, callback, log_interval, tb_log_name, reset_num_timesteps, False)
+
+    def _run(
+        self: SelfLibraDQN,
+        total_timesteps: int,
+        epochs: int | None,
+        callback: MaybeCallback,
+        log_interval: int,
+        tb_log_name: str,
+        reset_num_timesteps: bool,
+        progress_bar: bool,
+    ) -> SelfLibraDQN:
+        """Blocks until so many transitions were taken, so many epochs are complete, or a callback says stop."""
+        learner = self.learner
+        assert learner is not None
+        total, callbacks = self._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        callbacks.on_training_start(locals(), globals())
+        callbacks.on_rollout_start()
+        while self.num_timesteps < total and (epochs is None or learner.epoch < epochs):
+            if epochs is None:
+                self._update_current_progress_remaining(self.num_timesteps, total)
+            else:
+                self._current_progress_remaining = 1.0 - (learner.epoch + learner.cursor / len(learner.bank)) / epochs
+            if not self._learn_block(callbacks, log_interval):
+                break
+        callbacks.on_training_end()
+        return self
+
+    def _learn_block(self, callback: BaseCallback, log_interval: int) -> bool:
+        """Weigh one block and update; at an epoch's end, log. False stops the training."""
+        learner = self.learner
+        assert learner is not None
+        self._update_learning_rate(self.policy.optimizer)
+        self.exploration_rate = learner.epsilon
+        self.policy.set_training_mode(True)
+        report = learner.learn_block()
+        self.policy.set_training_mode(False)
+        self.num_timesteps += report.transitions
+        self._n_updates = learner.updates
+        callback.update_locals(locals())
+        if not callback.on_step():
+            return False
+        if report.epoch_done:
+            callback.on_rollout_end()
+            self._log_epoch(log_interval)
+            callback.on_rollout_start()
+        return True
+
+    def _log_epoch(self, log_interval: int) -> None:
+        learner = self.learner
+        assert learner is not None
+        summary = learner.summary
+        self._episode_num += summary.weighings
+        if self.ep_info_buffer is not None:
+            self.ep_info_buffer.append({"r": summary.mean_return, "l": summary.mean_steps, "t": 0.0})
+        for key, value in (
+            ("rollout/exploration_rate", summary.epsilon),
+            ("rollout/epoch", learner.epoch),
+            ("rollout/exact", summary.exact),
+            ("train/loss", summary.loss),
+        ):
+            self.logger.record(key, value)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        if log_interval is not None and learner.epoch % log_interval == 0:
+            self.dump_logs()
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """SB3's update with the chosen loss and an optional double Q target; used on other environments only."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        assert isinstance(self.replay_buffer, ReplayBuffer)
+        losses = []
+        for _ in range(gradient_steps):
+            data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            with torch.no_grad():
+                values = self.q_net_target(data.next_observations)
+                chooser = self.q_net(data.next_observations) if self.double else values
+                best = values.gather(1, chooser.argmax(1, keepdim=True))
+                target = data.rewards + (1 - data.dones) * self.gamma * best
+            loss: Tensor = LOSSES[self.loss](self.q_net(data.observations).gather(1, data.actions.long()), target)
+            self.policy.optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+            losses.append(loss.item())
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/loss", safe_mean(np.array(losses)))
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "learner"]
+
+
+class _NoBuffer:
+    """Stands where SB3 would otherwise allocate observations for a buffer that is never used."""
+
+
+_NO_BUFFER: Any = _NoBuffer()

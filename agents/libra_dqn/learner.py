@@ -1,0 +1,299 @@
+"""The learning loop on a feature bank, in tensors on one device (Algorithm 1 of the paper).
+
+Nothing in it knows of SB3 or numpy. A block of patches is weighed to the end with the network as it is, its transitions
+go to the replay, and the updates that they pay for follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.libra_dqn.replay import IndexReplay, Transitions
+from libra_gym.bank import FeatureBank
+from libra_gym.network import ScaleNetwork
+from libra_gym.tables import TaskTables
+from libra_gym.task import WeighingTask
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """How to learn; `LibraDQN` explains each setting."""
+
+    block: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    gamma: float
+    update_every: int
+    epsilon_start: float
+    epsilon_end: float
+    epsilon_step: float
+    easy_drop: float
+    double: bool
+    mask_target: bool
+    backup: Literal["taken", "all"]
+    max_grad_norm: float
+
+
+class BlockReport(NamedTuple):
+    """What a block of weighings gave."""
+
+    transitions: int
+    epoch_done: bool
+
+
+class EpochSummary(NamedTuple):
+    """An epoch in numbers."""
+
+    weighings: int
+    epsilon: float
+    loss: float
+    mean_return: float
+    mean_steps: float
+    exact: float
+    """Share of weighings that ended in balance."""
+
+
+class Learner:
+    """Weighs, stores and updates, epoch after epoch."""
+
+    def __init__(
+        self,
+        bank: FeatureBank,
+        task: WeighingTask,
+        online: ScaleNetwork,
+        target: ScaleNetwork,
+        optimizer: torch.optim.Optimizer,
+        loss: LossFunction,
+        settings: LearnerSettings,
+        seed: int | None = None,
+    ) -> None:
+        self.device = next(online.parameters()).device
+        self.bank = bank.to(self.device)
+        self.task = task
+        self.rules = TaskTables(task, self.device) if task.tick == 1.0 else task
+        self.truth = self.bank.intervals if task.tick == 1.0 else self.bank.counts.double() / task.tick
+        self.online, self.target, self.optimizer, self.loss = online, target, optimizer, loss
+        self.settings = settings
+        self.replay = IndexReplay(settings.buffer_size, task.max_steps, self.device)
+        self.seed = torch.seed() % 2**32 if seed is None else seed
+        self.generator = torch.Generator(self.device).manual_seed(self.seed)
+        self.epoch = 0
+        self.cursor = 0
+        self.credit = 0
+        self.updates = 0
+        self.summary: EpochSummary = EpochSummary(0, self.epsilon, math.nan, math.nan, math.nan, math.nan)
+        self._order: Tensor | None = None
+        self._tally = torch.zeros(5, dtype=torch.float64, device=self.device)  # loss, updates, return, steps, exact
+
+    @property
+    def epsilon(self) -> float:
+        """The share of random actions in the present epoch."""
+        s = self.settings
+        return max(s.epsilon_end, s.epsilon_start - s.epsilon_step * self.epoch)
+
+    def normalise(self) -> None:
+        """Standardise both networks' input over the bank."""
+        features = self.bank.features[:]
+        for network in (self.online, self.target):
+            network.normalise(features)
+
+    # ----------------------------------------------------------------------------------------------------- the loop
+
+    def learn_block(self) -> BlockReport:
+        """Weigh the next block of patches of the epoch, and make the updates that it pays for."""
+        if self.cursor == 0:
+            self.target.load_state_dict(self.online.state_dict())
+        if self._order is None:
+            shuffle = torch.Generator().manual_seed(hash((self.seed, self.epoch)) % 2**63)
+            self._order = torch.randperm(len(self.bank), generator=shuffle).to(self.device)
+        patches = self._order[self.cursor : self.cursor + self.settings.block]
+        stored, taken = self._weigh(patches)
+        self.replay.add(stored)
+        self.credit += len(stored.patch)
+        if len(self.replay) >= min(self.settings.learning_starts, self.settings.buffer_size):
+            updates, self.credit = divmod(self.credit, self.settings.update_every)
+            for _ in range(updates):
+                self._update()
+        else:
+            self.credit = 0
+        self.cursor += len(patches)
+        done = self.cursor >= len(self.bank)
+        if done:
+            self._finish_epoch()
+        return BlockReport(taken, done)
+
+    def _finish_epoch(self) -> None:
+        loss, updates, total, steps, exact = self._tally.tolist()
+        number = len(self.bank)
+        mean_loss = loss / updates if updates else math.nan
+        self.summary = EpochSummary(number, self.epsilon, mean_loss, total / number, steps / number, exact / number)
+        self._tally.zero_()
+        self.epoch += 1
+        self.cursor = 0
+        self._order = None
+
+    # ---------------------------------------------------------------------------------------------------- weighing
+
+    @torch.no_grad()
+    def _weigh(self, patches: Tensor) -> tuple[Transitions, int]:
+        """Weigh these patches with ε-greedy actions; the transitions to store, and how many were taken."""
+        self.online.eval()
+        embedded = self.online.embed(self.bank.gather(patches))
+        history = torch.zeros(len(patches), self.task.max_steps, dtype=torch.uint8, device=self.device)
+        value = torch.zeros_like(patches)
+        rows: list[Transitions] = []
+        taken = 0
+        for step in range(self.task.max_steps):
+            q = self.online.q(embedded, self.task.encode(history))
+            legal = self.rules.legal(value)
+            action = self._choose(q, legal)
+            steps = torch.full_like(value, step)
+            truth = self.truth[patches]
+            after, reward, ended = self.rules.outcome(truth, value, action, steps)
+            keep = self._keep((truth - value).abs())
+            now = Transitions(patches, history, value, steps, action)
+            rows.append(now if keep is None else Transitions(*(column[keep] for column in now)))
+            taken += len(patches)
+            self._tally[2] += reward.sum()
+            self._tally[4] += (ended & ((truth - after).abs() <= self.task.rewards.balance_tolerance)).sum()
+            history = history.clone()
+            history[:, step] = (action + 1).to(torch.uint8)
+            live = (~ended).nonzero().squeeze(1)
+            patches, history, value, embedded = patches[live], history[live], after[live], embedded[live]
+            if len(live) == 0:
+                break
+        self._tally[3] += taken
+        self.online.train()
+        return Transitions(*(torch.cat(columns) for columns in zip(*rows))), taken
+
+    def _choose(self, q: Tensor, legal: Tensor) -> Tensor:
+        """The best legal action, or with probability ε, one coin per patch, any legal one."""
+        greedy = q.masked_fill(~legal, -torch.inf).argmax(1)
+        coin = torch.rand(len(q), generator=self.generator, device=self.device) < self.epsilon
+        lot = torch.rand(q.shape, generator=self.generator, device=self.device)
+        return torch.where(coin, lot.masked_fill(~legal, -1.0).argmax(1), greedy)
+
+    def _keep(self, error: Tensor) -> Tensor | None:
+        """Which transitions to store: some of those that are nearly balanced already are dropped."""
+        if self.settings.easy_drop == 0.0:
+            return None
+        lot = torch.rand(len(error), generator=self.generator, device=self.device)
+        return (error > 1) | (lot >= self.settings.easy_drop)
+
+    # ---------------------------------------------------------------------------------------------------- updating
+
+    def _update(self) -> None:
+        """One step of the optimiser on a batch of the replay (Eq. 16)."""
+        batch = self.replay.sample(self.settings.batch_size, self.generator)
+        features = self.bank.gather(batch.patch)
+        if self.settings.backup == "all":
+            predicted, wanted = self._all_backups(batch, features)
+        else:
+            predicted, wanted = self._taken_backups(batch, features)
+        loss = self.loss(predicted, wanted)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if math.isfinite(self.settings.max_grad_norm):
+            torch.nn.utils.clip_grad_norm_(self.online.parameters(), self.settings.max_grad_norm)
+        self.optimizer.step()
+        self.updates += 1
+        self._tally[0] += loss.detach()
+        self._tally[1] += 1
+
+    def _taken_backups(self, batch: Transitions, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Predicted and wanted Q of the action that was taken."""
+        after, reward, ended = self.rules.outcome(self.truth[batch.patch], batch.value, batch.action, batch.step)
+        history = batch.history.clone()
+        history.scatter_(1, batch.step[:, None], (batch.action + 1).to(torch.uint8)[:, None])
+        following = self._best_next(features, history, after)
+        wanted = torch.where(ended, reward, reward + self.settings.gamma * following)
+        q = self.online(features, self.task.encode(batch.history))
+        return q.gather(1, batch.action[:, None]).squeeze(1), wanted
+
+    def _all_backups(self, batch: Transitions, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Predicted and wanted Q of every legal action in the stored situations."""
+        actions = torch.arange(self.task.num_actions, device=self.device)
+        legal = self.rules.legal(batch.value)
+        row, action = legal.nonzero(as_tuple=True)
+        step, truth = batch.step[row], self.truth[batch.patch[row]]
+        after, reward, ended = self.rules.outcome(truth, batch.value[row], actions[action], step)
+        history = batch.history[row]
+        history.scatter_(1, step[:, None], (action + 1).to(torch.uint8)[:, None])
+        on = (~ended).nonzero().squeeze(1)
+        wanted = reward.clone()
+        wanted[on] += self.settings.gamma * self._best_next(features, history[on], after[on], row[on])
+        q = self.online(features, self.task.encode(batch.history))
+        return q[row, action], wanted
+
+    @torch.no_grad()
+    def _best_next(self, features: Tensor, history: Tensor, value: Tensor, row: Tensor | None = None) -> Tensor:
+        """Max Q of the next situations by the target network; `row` tells whose features each one has."""
+        weights = self.task.encode(history)
+        q = self.target.q(_pick(self.target.embed(features), row), weights)
+        chooser = q
+        if self.settings.double:
+            chooser = self.online.q(_pick(self.online.embed(features), row), weights)
+        if self.settings.mask_target:
+            chooser = chooser.masked_fill(~self.rules.legal(value), -torch.inf)
+        return q.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
+
+    # ------------------------------------------------------------------------------------------------- checkpoints
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that is needed to go on bit for bit, between two blocks: tensors, and plain JSON types."""
+        tensors = {f"replay.{name}": column.contiguous() for name, column in self.replay.state().items()}
+        tensors |= {f"online.{name}": value for name, value in self.online.state_dict().items()}
+        tensors |= {f"target.{name}": value for name, value in self.target.state_dict().items()}
+        optimizer = self.optimizer.state_dict()
+        for index, slots in optimizer["state"].items():
+            tensors |= {
+                f"optimizer.{index}.{name}": value for name, value in slots.items() if isinstance(value, Tensor)
+            }
+        tensors["generator"] = self.generator.get_state()
+        tensors["tally"] = self._tally
+        numbers = {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "cursor": self.cursor,
+            "credit": self.credit,
+            "updates": self.updates,
+            "position": self.replay.position,
+            "summary": self.summary._asdict(),
+        }
+        return tensors, numbers
+
+    def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.online.load_state_dict(_under("online.", tensors))
+        self.target.load_state_dict(_under("target.", tensors))
+        self.replay.load_state(_under("replay.", tensors), numbers["position"])
+        optimizer = self.optimizer.state_dict()
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, value in _under("optimizer.", tensors).items():
+            index, _, slot = name.partition(".")
+            slots.setdefault(int(index), {})[slot] = value
+        self.optimizer.load_state_dict({"state": slots, "param_groups": optimizer["param_groups"]})
+        self.generator.set_state(tensors["generator"].cpu())
+        self._tally.copy_(tensors["tally"])
+        self.seed = numbers["seed"]
+        self.epoch, self.cursor = numbers["epoch"], numbers["cursor"]
+        self.credit, self.updates = numbers["credit"], numbers["updates"]
+        self.summary = EpochSummary(**numbers["summary"])
+        self._order = None
+
+
+def _pick(embedded: Tensor, row: Tensor | None) -> Tensor:
+    return embedded if row is None else embedded[row]
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,91 @@
+"""The SB3 policy around the scale's Q network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+from torch import Tensor, nn
+
+from libra_gym.network import NetworkSettings, ScaleNetwork
+from libra_gym.task import WeighingTask
+
+
+class ScaleQNetwork(QNetwork):
+    """SB3's `QNetwork` on the flat observation of a scale; the network itself knows nothing of SB3.
+
+    What lies on the pan can be read off the weight vector, so the greedy action is always a legal one.
+    """
+
+    def __init__(self, task: WeighingTask, network: NetworkSettings, **net_args: Any) -> None:
+        super().__init__(**net_args)
+        self.task = task
+        self.channels = network.channels
+        self.q_net = ScaleNetwork(network)  # type: ignore[assignment]  # in place of SB3's Sequential
+
+    def forward(self, obs: PyTorchObs) -> Tensor:
+        """Q values of all actions."""
+        assert isinstance(obs, Tensor)
+        obs = obs.float()
+        return self.q_net(obs[:, : self.channels], obs[:, self.channels :])
+
+    def legal(self, obs: Tensor) -> Tensor:
+        """Which actions keep the value in range, from what the weight vector shows."""
+        weights = obs[:, self.channels :]
+        if self.task.weight_encoding == "index":
+            deltas = torch.tensor((0, *self.task.pool, 0), device=obs.device)[weights.long()]
+            value = deltas.sum(1)
+        else:
+            value = (weights.sum(1) * max(abs(w) for w in self.task.pool)).round().long()
+        return self.task.legal(value.clamp(0, self.task.ceiling))
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> Tensor:
+        assert isinstance(observation, Tensor)
+        return self(observation).masked_fill(~self.legal(observation), -torch.inf).argmax(1)
+
+
+class ScalePolicy(DQNPolicy):
+    """SB3's DQN policy with a `ScaleQNetwork` when a task is given, and as it is otherwise.
+
+    Args:
+        task: the settings of the weighing task (`WeighingTask.to_dict`); `LibraDQN` fills them in from its environment.
+        network: changes to `NetworkSettings`, for instance `{"dueling": True}`.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        net_arch: list[int] | None = None,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        task: dict[str, Any] | None = None,
+        network: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.task = None if task is None else WeighingTask.from_dict(task)
+        self.network = network or {}
+        if self.task is not None:
+            net_arch = []  # SB3's own layers are not used
+        super().__init__(observation_space, action_space, lr_schedule, net_arch, activation_fn, **kwargs)
+
+    def make_q_net(self) -> QNetwork:
+        """The Q network, or SB3's own without a task."""
+        if self.task is None:
+            return super().make_q_net()
+        assert self.observation_space.shape is not None
+        settings = NetworkSettings(
+            channels=self.observation_space.shape[0] - self.task.max_steps,
+            steps=self.task.max_steps,
+            actions=self.task.num_actions,
+            **self.network,
+        )
+        net_args = self._update_features_extractor(self.net_args, features_extractor=None)
+        return ScaleQNetwork(self.task, settings, **net_args).to(self.device)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        task = None if self.task is None else self.task.to_dict()
+        return {**super()._get_constructor_parameters(), "task": task, "network": self.network}

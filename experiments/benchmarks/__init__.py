@@ -1,0 +1,36 @@
+"""Benchmarks, one file per subject.
+
+Each file has a function `run(options)` that returns a flat dict of name → number. Timings are noisy, so what counts are
+ratios of things measured side by side in one run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What a user may give to benchmarks that can use real data."""
+
+    root: Path | None = None
+    """The ShanghaiTech directory."""
+    weights: Path | None = None
+    """VGG16 weights."""
+
+
+def seconds(function: Callable[[], object], repeats: int = 50, warm_up: int = 5) -> float:
+    """The median time of one call."""
+    for _ in range(warm_up):
+        function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))

@@ -1,0 +1,67 @@
+"""How fast the scales are: the native batch against one Python object per scale, and against the memory's own speed.
+
+A step must hand out a fresh copy of the observation, so that its floor is the time to copy that many bytes. The limit
+measured here is the copy of one observation batch between two arrays that already exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+import libra_gym  # noqa: F401 (registers the environments)
+from experiments.benchmarks import BenchOptions, seconds
+
+SIZES = (64, 512, 4096, 8192)
+RATIOS_UP_TO = 512
+"""Larger batches of Python objects take minutes and tell nothing new; their rate does not depend on the number."""
+ID = "LibraWeighing-v0"
+
+
+def run(options: BenchOptions) -> dict[str, float]:
+    """Steps per second, ratios to SyncVectorEnv and DummyVecEnv, and the ratio to the copying limit."""
+    results: dict[str, float] = {}
+    for number in SIZES:
+        native = _native(number)
+        results[f"env_steps_per_s_{number}"] = number / native
+        results[f"env_copy_limit_ratio_{number}"] = native / _copy(number)
+        rates = (_sync(min(number, RATIOS_UP_TO)), _dummy(min(number, RATIOS_UP_TO)))
+        for name, per_step in zip(("sync", "dummy"), rates):
+            results[f"env_vs_{name}_{number}"] = per_step * max(number / RATIOS_UP_TO, 1.0) / native
+    return results
+
+
+def _native(number: int) -> float:
+    envs = gym.make_vec(ID, num_envs=number, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.reset(seed=0)
+    return seconds(_player(envs.step, number), repeats=200)
+
+
+def _sync(number: int) -> float:
+    envs = gym.make_vec(
+        ID, num_envs=number, vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}
+    )
+    envs.reset(seed=0)
+    return seconds(_player(envs.step, number), repeats=10, warm_up=1)
+
+
+def _dummy(number: int) -> float:
+    envs = DummyVecEnv([lambda: gym.make(ID)] * number)
+    envs.reset()
+    return seconds(_player(envs.step, number), repeats=10, warm_up=1)
+
+
+def _player(step: Callable[[np.ndarray], object], number: int) -> Callable[[], object]:
+    """One step with uniformly random actions; they are drawn beforehand."""
+    actions = iter(np.random.default_rng(0).integers(0, 9, size=(300, number)))
+    return lambda: step(next(actions))
+
+
+def _copy(number: int) -> float:
+    source = np.ones((number, 520), dtype=np.float32)
+    target = np.empty_like(source)
+    return seconds(lambda: np.copyto(target, source), repeats=200)

@@ -1,0 +1,137 @@
+"""`libra features`: make a feature cache, go on with one, or check one (docs/features.md)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from libra_gym.backbones import load_backbone
+from libra_gym.bank import FeatureBank
+from libra_gym.counts import DEFAULT_KERNEL, KERNELS
+from libra_gym.datasets import DATASETS, open_dataset
+from libra_gym.errors import LibraError
+from libra_gym.features import Manifest, build_features, open_features, verify_features
+
+app = typer.Typer(help="Make a feature cache, go on with one, or check one.", invoke_without_command=True)
+console = Console()
+
+
+class Crops(str, Enum):
+    """What is taken from a training photo."""
+
+    none = "none"
+    paper = "paper"
+
+
+class Precision(str, Enum):
+    """How features are stored."""
+
+    fp16 = "fp16"
+    fp32 = "fp32"
+
+
+@app.callback()
+def features(
+    context: typer.Context,
+    dataset: Annotated[str, typer.Option(help=f"One of {', '.join(DATASETS)}.")] = "",
+    root: Annotated[Path | None, typer.Option(help="The directory of the data set.")] = None,
+    split: Annotated[str, typer.Option(help="A split, or several joined by '+'.")] = "train+validation",
+    out: Annotated[Path | None, typer.Option(help="The directory of the cache.")] = None,
+    backbone: Annotated[str, typer.Option(help="A torchvision name; ':multi' behind it takes three levels.")] = "vgg16",
+    weights: Annotated[str, typer.Option(help="A .safetensors or .pth file, or 'imagenet' to download.")] = "imagenet",
+    kernel: Annotated[str, typer.Option(help=f"How heads are spread: {', '.join(KERNELS)}.")] = DEFAULT_KERNEL,
+    crops: Annotated[Crops, typer.Option(help="'paper': its 18 crops of each training photo.")] = Crops.none,
+    mirror: Annotated[bool, typer.Option("--mirror", help="Also the mirror of each training photo.")] = False,
+    dtype: Annotated[Precision, typer.Option(help="How features are stored.")] = Precision.fp16,
+    device: Annotated[str, typer.Option(help="'auto' or a torch device.")] = "auto",
+    workers: Annotated[int, typer.Option(min=0, help="Processes that read photos.")] = 2,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave unreadable photos out and record them.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Throw away what is there.")] = False,
+) -> None:
+    """Make a feature cache, or go on with one that was begun; `verify` checks one."""
+    if context.invoked_subcommand is not None:
+        return
+    if not dataset or out is None:
+        raise LibraError("`libra features` needs --dataset and --out; `libra features --help` tells all of its options")
+    if kernel not in KERNELS:
+        raise LibraError(f"there is no kernel {kernel!r}; the kernels are {', '.join(KERNELS)}")
+    logging.getLogger("libra_gym").setLevel(logging.INFO)
+    eye = load_backbone(backbone, weights, _device(device))
+    photos = open_dataset(dataset, root)
+    start = time.perf_counter()
+    with _progress() as bar:
+        task = bar.add_task("photos", total=None)
+        manifest = build_features(
+            photos,
+            split,
+            eye,
+            out,
+            kernel=KERNELS[kernel],
+            crops=crops.value,
+            mirror=mirror,
+            dtype=torch.float16 if dtype is Precision.fp16 else torch.float32,
+            workers=workers,
+            skip_bad=skip_bad,
+            rebuild=rebuild,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    _report(open_features(out), manifest)
+    console.print(f"{out} is ready ({time.perf_counter() - start:.0f} s)")
+
+
+@app.command()
+def verify(directory: Annotated[Path, typer.Argument(help="The directory of the cache.")]) -> None:
+    """Compare each shard with its checksum."""
+    faults = verify_features(directory)
+    if faults:
+        raise LibraError("; ".join(faults))
+    _report(open_features(directory), Manifest.load(directory))
+    console.print(f"{directory} is as it was written")
+
+
+def _report(bank: FeatureBank, manifest: Manifest) -> None:
+    """What is in a cache."""
+    table = Table(show_header=False)
+    table.add_row("images", f"{len(bank.images):,}")
+    table.add_row("patches", f"{len(bank):,} of {bank.channels} features")
+    table.add_row("people", f"{bank.people.sum().item():,.0f}")
+    table.add_row("patches with nobody", f"{(bank.intervals == 0).double().mean().item():.1%}")
+    table.add_row("highest interval", f"{int(bank.intervals.max())}")
+    table.add_row(
+        "size", f"{sum(shard.bytes for shard in manifest.shards) / 1e6:,.1f} MB, {len(manifest.shards)} shards"
+    )
+    for photo in manifest.skipped:
+        table.add_row("left out", photo.reason)
+    console.print(table)
+
+
+class _Rate(ProgressColumn):
+    """Photos per second."""
+
+    def render(self, task: Task) -> Text:
+        """The rate, once there is one."""
+        return Text(f"{task.speed:.2f}/s" if task.speed else "")
+
+
+def _progress() -> Progress:
+    text = TextColumn("{task.description}")
+    return Progress(text, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn(), console=console)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise LibraError(f"{name!r} is no torch device; take auto, cpu, cuda or mps") from error

@@ -1,0 +1,62 @@
+"""A user's own photos, each with a CSV or JSON file of dots next to it; the format is described in docs/datasets.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from libra_gym.counts import Points
+from libra_gym.datasets.base import CrowdDataset, Photo, held_out
+from libra_gym.datasets.labels import read_csv, read_json
+from libra_gym.errors import LibraError
+
+_PHOTOS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+_LABELS = {".csv": read_csv, ".json": read_json}
+
+
+class Folder(CrowdDataset):
+    """Photos directly in a directory, or in its subdirectories ``train``, ``validation`` and ``test``.
+
+    Photos that lie directly in the directory count as training photos. Without a ``validation`` directory a fixed tenth
+    of the training photos is held out for validation.
+    """
+
+    name = "folder"
+    splits = ("train", "validation", "test", "all")
+    expects = (
+        "photos like street.jpg, each with street.csv or street.json, or subdirectories train, validation and test"
+    )
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        if not self._photos("all"):
+            raise LibraError(f"There is no photo in {root}; the directory should hold {self.expects}.")
+
+    def _photos(self, split: str) -> list[Photo]:
+        train = self._list("train") + self._list("")
+        validation = self._list("validation")
+        if split == "all":
+            return train + validation + self._list("test")
+        if split == "test":
+            return self._list("test")
+        if not validation:
+            names = held_out(photo.name for photo in train)
+            validation = [photo for photo in train if photo.name in names]
+            train = [photo for photo in train if photo.name not in names]
+        return validation if split == "validation" else train
+
+    def _list(self, folder: str) -> list[Photo]:
+        directory = self.root / folder
+        if not directory.is_dir():
+            return []
+        paths = sorted(path for path in directory.iterdir() if path.suffix.lower() in _PHOTOS)
+        return [Photo(path.relative_to(self.root).as_posix(), path, _labels_of(path), read_dots) for path in paths]
+
+
+def read_dots(path: Path) -> Points:
+    """Dots of a CSV or JSON file."""
+    return _LABELS[path.suffix](path)
+
+
+def _labels_of(photo: Path) -> Path:
+    candidates = [photo.with_suffix(suffix) for suffix in _LABELS]
+    return next((path for path in candidates if path.is_file()), candidates[0])

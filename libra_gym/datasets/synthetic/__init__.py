@@ -1,0 +1,87 @@
+"""Made-up crowd scenes as a data set: no download, no licence, and as many as one likes.
+
+    from libra_gym.datasets.synthetic import draw_scene
+
+    scene = draw_scene(42)  # scene.image, scene.points
+
+The scenes of the data set are those of the embedded `demo` bank, so that a picture can be drawn of what it holds.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from libra_gym.counts import Points
+from libra_gym.datasets.base import CrowdDataset, Photo
+from libra_gym.datasets.labels import read_csv
+from libra_gym.datasets.synthetic.scene import SIZE, Scene, draw_scene
+from libra_gym.errors import LibraError
+
+__all__ = ["SEEDS", "SIZE", "Scene", "Synthetic", "draw_scene", "redraw", "scene_name"]
+
+SEEDS: Final = {"train": range(0, 88), "validation": range(88, 104), "test": range(104, 120)}
+"""The seeds of each split's scenes."""
+
+
+def scene_name(seed: int) -> str:
+    """What the scene of a seed is called, as in `scene-0042`."""
+    return f"scene-{seed:04d}"
+
+
+def redraw(name: str) -> Scene:
+    """Draw the scene of this name again."""
+    if not (match := re.fullmatch(r"scene-(\d+)", name)):
+        raise LibraError(f"{name!r} is not the name of a synthetic scene; they are called like {scene_name(42)!r}.")
+    return draw_scene(int(match[1]))
+
+
+class DrawnPhoto(Photo):
+    """A photo that is drawn whenever it is looked at, without a file."""
+
+    def image(self) -> NDArray[np.uint8]:
+        """The pixels, RGB, ``(height, width, 3)``."""
+        return redraw(self.name).image
+
+    def points(self) -> Points:
+        """The dots, ``(dots, 2)`` as x, y."""
+        return redraw(self.name).points
+
+
+class Synthetic(CrowdDataset):
+    """Scenes drawn from fixed seeds.
+
+    With a `root`, the photos of a split are written there as PNG, each with a CSV file of dots, when the split is asked
+    for and they are missing. Without one, nothing is written and photos are drawn whenever they are looked at.
+    """
+
+    name = "synthetic"
+    splits = tuple(SEEDS)
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root
+
+    def _photos(self, split: str) -> list[Photo]:
+        kind = DrawnPhoto if self.root is None else Photo
+        directory = (self.root or Path()) / split
+        photos = []
+        for seed in SEEDS[split]:
+            path = directory / f"{scene_name(seed)}.png"
+            photos.append(kind(scene_name(seed), path, path.with_suffix(".csv"), read_csv))
+            if self.root is not None and not path.exists():
+                _write(draw_scene(seed), photos[-1])
+        return photos
+
+
+def _write(scene: Scene, photo: Photo) -> None:
+    photo.path.parent.mkdir(parents=True, exist_ok=True)
+    photo.labels.write_text("x,y\n" + "".join(f"{x},{y}\n" for x, y in scene.points.tolist()))
+    _, png = cv2.imencode(".png", cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR))
+    unfinished = photo.path.with_suffix(".part")
+    unfinished.write_bytes(png.tobytes())
+    unfinished.replace(photo.path)  # last and at once: a photo that is there is complete, and so are its dots

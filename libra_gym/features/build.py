@@ -1,0 +1,284 @@
+"""Building a feature cache: photos through the backbone, shard after shard, so that a crash costs one shard at most.
+
+The paper's agents see a patch only through its frozen feature vector (Section 3.1), so this is the one place that runs
+the backbone.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256 as digest
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from libra_gym.backbones import IMAGENET_MEAN, IMAGENET_STD, STRIDE, Backbone, preprocess
+from libra_gym.counts import DEFAULT_KERNEL, KERNELS, HeadDensity, Kernel, Points, Size
+from libra_gym.datasets import CrowdDataset, Photo
+from libra_gym.datasets.views import View, full, paper_crops, qnrf, qnrf_crops
+from libra_gym.errors import LibraError
+from libra_gym.features.manifest import MANIFEST, Manifest, PhotoRecord, Recipe, Shard, Skipped, check_same, remake
+from libra_gym.features.reading import map_shard, shard_fault, split_dots
+from libra_gym.features.storage import TEMPORARY, locked, sha256, write_whole
+
+logger = logging.getLogger(__name__)
+
+Crops = Literal["none", "paper"]
+Progress = Callable[[int, int], None]
+"""Called with the photos that are done and all photos."""
+
+PHOTOS_PER_SHARD = 16
+BATCH_PIXELS = 1 << 20
+"""Views of one size go through the backbone together up to this many pixels; VGG16 needs about 0.5 kB for each."""
+PREPROCESSING = {
+    "colour": "RGB / 255",
+    "mean": list(IMAGENET_MEAN),
+    "std": list(IMAGENET_STD),
+    "padding": f"zeros after normalisation, bottom and right, to a multiple of {STRIDE}",
+}
+
+
+def build_features(
+    dataset: CrowdDataset,
+    split: str,
+    backbone: Backbone,
+    out: str | Path,
+    *,
+    kernel: Kernel = KERNELS[DEFAULT_KERNEL],
+    crops: Crops = "none",
+    mirror: bool = False,
+    dtype: torch.dtype = torch.float16,
+    workers: int = 2,
+    skip_bad: bool = False,
+    rebuild: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Make the feature cache of a split (or of several joined by `+`) in the directory `out`, or finish it.
+
+    A cache that was begun is continued once its recipe, shards, photos and dots are found unchanged; a finished one is
+    only checked. Stopped at any moment and started again, it comes out byte for byte the same.
+
+    Args:
+        dataset: where the photos are.
+        split: which of them; each image of the bank remembers its own split.
+        backbone: looks at the photos, on the device where it is.
+        out: the directory of the cache.
+        kernel: how heads are spread over patches. Dots are stored too, so `open_features` can use another.
+        crops: `paper` takes the paper's crops and their mirrors instead of whole photos, in the training split only.
+        mirror: take each whole photo's mirror too, in the training split only.
+        dtype: how features are stored, `torch.float16` or `torch.float32`.
+        workers: processes which read and decode photos while the backbone works; 0 reads in this one.
+        skip_bad: leave out photos that cannot be read and record them, instead of stopping.
+        rebuild: throw away what is in `out` and begin anew.
+        progress: told after each photo.
+    """
+    out = Path(out)
+    photos = _list_photos(dataset, split)
+    recipe = Recipe(
+        dataset=dataset.name,
+        split=split,
+        photos=tuple(photo.name for photo, _ in photos),
+        backbone=backbone.name,
+        weights=backbone.weights_hash,
+        preprocessing=PREPROCESSING,
+        kernel=kernel,
+        crops=crops,
+        mirror=mirror,
+        dtype=str(dtype).removeprefix("torch."),
+        photos_per_shard=PHOTOS_PER_SHARD,
+    )
+    with locked(out):
+        for leftover in out.glob(f"*{TEMPORARY}"):
+            leftover.unlink()
+        if rebuild:
+            for old in (out / MANIFEST, *out.glob("shard-*.safetensors")):
+                old.unlink(missing_ok=True)
+        manifest = Manifest(recipe)
+        if (out / MANIFEST).exists():
+            manifest = Manifest.load(out)
+            check_same(manifest.recipe, recipe, out)
+            _check_unchanged(manifest, [photo for photo, _ in photos], out)
+        done = len(manifest.shards) * PHOTOS_PER_SHARD
+        loader = _loader(_Views(photos[done:], crops, mirror, limited=dataset.name == "ucf_qnrf"), workers)
+        if progress is not None:
+            progress(min(done, len(photos)), len(photos))
+        while not manifest.complete:
+            work = _Shard(backbone, kernel, dtype)
+            for loaded in islice(loader, PHOTOS_PER_SHARD):
+                if isinstance(loaded, Skipped) and not skip_bad:
+                    raise LibraError(
+                        f"{loaded.reason.rstrip('.')}; what is finished is kept, so mend it and run the same command "
+                        "again, or leave such photos out with --skip-bad"
+                    )
+                work.add(loaded)
+                done += 1
+                if progress is not None:
+                    progress(done, len(photos))
+            shard = work.write(out, len(manifest.shards))
+            manifest = replace(manifest, shards=(*manifest.shards, shard))
+            manifest.save(out)
+            logger.info("%s: %d of %d photos", shard.file, done, len(photos))
+    return manifest
+
+
+def _list_photos(dataset: CrowdDataset, split: str) -> list[tuple[Photo, str]]:
+    """Each photo once, with the first of the splits that has it."""
+    found: dict[str, tuple[Photo, str]] = {}
+    for part in split.split("+"):
+        for photo in dataset.photos(part):
+            found.setdefault(photo.name, (photo, part))
+    return list(found.values())
+
+
+def _check_unchanged(manifest: Manifest, photos: list[Photo], out: Path) -> None:
+    """Refuse to go on if a finished shard is damaged, or was made from photos or dots that have changed since."""
+    by_name = {photo.name: photo for photo in photos}
+    remedy = f"make the cache anew with {remake(manifest.recipe, out)}"
+    for shard in manifest.shards:
+        if fault := shard_fault(out, shard, manifest):
+            raise LibraError(fault)
+        for record, dots in split_dots(shard, map_shard(out, shard, manifest)["points"]):
+            photo = by_name[record.name]
+            if _hash(photo.path) != record.sha256:
+                raise LibraError(f"{photo.path} has changed since {out} was made; {remedy}")
+            if not np.array_equal(photo.points(), dots, equal_nan=True):
+                raise LibraError(f"the dots in {photo.labels} have changed since {out} was made; {remedy}")
+        for skipped in shard.skipped:
+            path = by_name[skipped.name].path
+            if _hash(path) != skipped.sha256:
+                raise LibraError(f"{path}, which was left out of {out}, has changed; {remedy}")
+
+
+def _hash(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError:
+        return ""
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A photo's record, dots and the pixels of its views."""
+
+    record: PhotoRecord
+    points: Points
+    images: list[NDArray[np.uint8]]
+
+
+class _Views(Dataset[_Loaded | Skipped]):
+    """Photos, read and cut into views when asked for: the part of the work that happens in other processes."""
+
+    def __init__(self, photos: list[tuple[Photo, str]], crops: Crops, mirror: bool, limited: bool) -> None:
+        self.photos = photos
+        self.crops = crops
+        self.mirror = mirror
+        self.limited = limited
+        """Whether the paper limits the size of this data set's photos."""
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __getitem__(self, index: int) -> _Loaded | Skipped:
+        photo, split = self.photos[index]
+        try:
+            image, points = photo.image(), photo.points()
+        except LibraError as error:
+            return Skipped(photo.name, _hash(photo.path), str(error))
+        size = image.shape[0], image.shape[1]
+        views = self._views(size, training=split.endswith("train"), seed=zlib.crc32(photo.name.encode()))
+        record = PhotoRecord(photo.name, split, _hash(photo.path), size, len(points), tuple(views))
+        return _Loaded(record, points, [view.apply_image(image) for view in views])
+
+    def _views(self, size: Size, training: bool, seed: int) -> list[View]:
+        if training and self.crops == "paper":
+            return qnrf_crops(size, seed) if self.limited else paper_crops(size, seed)
+        whole = qnrf(size) if self.limited else full(size)
+        return [whole, whole.mirrored()] if training and self.mirror else [whole]
+
+
+def _loader(views: _Views, workers: int) -> Iterator[_Loaded | Skipped]:
+    """The photos in order; with workers, a few are read ahead."""
+    if not len(views):
+        return iter(())
+    workers = min(workers, len(views))
+    # A generator of its own, because a loader would otherwise draw a number from the program's.
+    return iter(DataLoader(views, batch_size=None, num_workers=workers, generator=torch.Generator().manual_seed(0)))
+
+
+# --------------------------------------------------------------------------------------------------------- extracting
+
+
+class _Shard:
+    """The photos of one shard on their way through the backbone."""
+
+    def __init__(self, backbone: Backbone, kernel: Kernel, dtype: torch.dtype) -> None:
+        self.backbone = backbone
+        self.kernel = kernel
+        self.dtype = dtype
+        self.device = next(backbone.parameters()).device
+        self.features: list[Tensor] = []  # of each view (patches, channels); empty while it waits
+        self.waiting: defaultdict[tuple[int, ...], list[tuple[int, NDArray[np.uint8]]]] = defaultdict(list)
+        self.counts: list[NDArray[np.float32]] = []
+        self.points: list[Points] = [np.zeros((0, 2), np.float32)]
+        self.photos: list[PhotoRecord] = []
+        self.skipped: list[Skipped] = []
+
+    def add(self, loaded: _Loaded | Skipped) -> None:
+        """Take a photo; views wait until there are enough of their size for a batch."""
+        if isinstance(loaded, Skipped):
+            self.skipped.append(loaded)
+            return
+        self.photos.append(loaded.record)
+        self.points.append(loaded.points)
+        density = HeadDensity(loaded.points, loaded.record.size, self.kernel)
+        for view, image in zip(loaded.record.views, loaded.images):
+            self.counts.append(view.integrate(density).ravel())
+            queue = self.waiting[image.shape]
+            queue.append((len(self.features), image))
+            self.features.append(torch.empty(0))
+            if (len(queue) + 1) * view.height * view.width > BATCH_PIXELS:
+                self._extract(queue)
+
+    @torch.inference_mode()
+    def _extract(self, queue: list[tuple[int, NDArray[np.uint8]]]) -> None:
+        places, images = zip(*queue)
+        queue.clear()
+        maps = self.backbone(preprocess(torch.from_numpy(np.stack(images)).to(self.device)))  # (views, channels, r, c)
+        for place, features in zip(places, maps.flatten(2).mT.to(self.dtype).cpu()):
+            self.features[place] = features
+
+    def write(self, out: Path, number: int) -> Shard:
+        """Put the shard on disk, whole."""
+        for queue in self.waiting.values():
+            if queue:
+                self._extract(queue)
+        empty = torch.empty(0, self.backbone.channels, dtype=self.dtype)
+        features = torch.cat([empty, *self.features])
+        if not bool(torch.isfinite(features).all()):
+            raise LibraError(
+                f"backbone {self.backbone.name!r} gives features that {self.dtype} cannot hold, among the photos "
+                f"{self.photos[0].name} to {self.photos[-1].name}; store them with --dtype fp32, or mend the weights"
+            )
+        tensors = {
+            "features": features,
+            "counts": torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *self.counts])),
+            "points": torch.from_numpy(np.concatenate(self.points)),
+        }
+        data = save(tensors)
+        file = f"shard-{number:05d}.safetensors"
+        write_whole(out / file, data)
+        return Shard(file, digest(data).hexdigest(), len(data), tuple(self.photos), tuple(self.skipped))

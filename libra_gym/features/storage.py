@@ -1,0 +1,98 @@
+"""Files that survive a crash: written whole or not at all, and by one process at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from libra_gym.errors import LibraError
+
+LOCK = ".lock"
+TEMPORARY = ".tmp"
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put `data` in the file `path`: after a crash or a full disk it holds what it held before, or all of `data`."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise LibraError(
+            f"{path} cannot be written ({error.strerror}); what is finished is kept, so make room and run the same "
+            "command again, or give another --out"
+        ) from error
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold a directory, made if need be, for this process alone; the lock goes with the process, however that ends."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise LibraError(f"{directory} cannot be written to ({error.strerror}); give a writable --out") from error
+    with os.fdopen(descriptor, "r+") as file:
+        if not _try_lock(descriptor):
+            holder = file.read() or "another process"
+            raise LibraError(f"{directory} is being written by {holder}; wait for it, or stop it and try again")
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+        file.seek(0)
+        file.truncate(0)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # Windows locks bytes: one that the holder's name never reaches
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        except OSError:
+            return False
+        return True
+
+    def _sync_directory(directory: Path) -> None:
+        """Windows has no way to flush a directory, and needs none."""
+
+else:
+    import fcntl
+
+    def _try_lock(descriptor: int) -> bool:
+        try:  # not flock, which the workers would inherit and hold on to for a while after this process was killed
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _sync_directory(directory: Path) -> None:
+        """Make the renaming itself durable."""
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,94 @@
+"""The Q network: the needle of the scale (Sec. 2.3 of the paper).
+
+A multi-layer perceptron from the patch's features and the weight vector to one Q value per action. The first layer is a
+sum of two products, W₁·[FV; W] = W₁ᶠ·FV + W₁ʷ·W, and only the second, eight columns wide, changes while a patch is
+weighed. So `embed` computes the first once per patch, and `q` the rest once per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from libra_gym.errors import LibraError
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """What the network looks like; the defaults are the paper's, `init_std` and `q_scale` the authors' program's."""
+
+    channels: int = 512
+    steps: int = 8
+    actions: int = 9
+    hidden: tuple[int, ...] = (1024, 1024)
+    q_scale: float = 100.0
+    """The output is multiplied by this."""
+    init_std: float | None = 0.01
+    """Weights start normal with this deviation and biases at zero; None is torch's own start."""
+    dueling: bool = False
+    """Q = value + advantage − mean advantage."""
+    dropout: float = 0.0
+    """Share of features and hidden units that are left out at random in training."""
+
+    def __post_init__(self) -> None:
+        if not self.hidden:
+            raise LibraError("The network needs at least one hidden layer; hidden is empty.")
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain JSON types."""
+        return {**asdict(self), "hidden": list(self.hidden)}
+
+
+class ScaleNetwork(nn.Module):
+    """Q values of all actions for patches and what lies on their pans."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        widths = (settings.channels + settings.steps, *settings.hidden)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.out = nn.Linear(widths[-1], settings.actions + int(settings.dueling))
+        self.register_buffer("mean", torch.zeros(settings.channels))
+        self.register_buffer("scale", torch.ones(settings.channels))
+        if settings.init_std is not None:
+            for layer in (*self.layers, self.out):
+                nn.init.normal_(layer.weight, std=settings.init_std)
+                nn.init.zeros_(layer.bias)
+
+    def normalise(self, features: Tensor) -> None:
+        """Standardise the input by the mean and deviation of these feature vectors."""
+        deviation, mean = torch.std_mean(features.float(), dim=0)
+        self.mean.copy_(mean)
+        self.scale.copy_(1.0 / deviation.clamp_min(1e-3))
+
+    def embed(self, features: Tensor) -> Tensor:
+        """The features' share of the first layer, `(patches, hidden[0])`."""
+        first: nn.Linear = self.layers[0]  # type: ignore[assignment]
+        x = (features - self.mean) * self.scale
+        x = F.dropout(x, self.settings.dropout, self.training)
+        return F.linear(x, first.weight[:, : self.settings.channels], first.bias)
+
+    def q(self, embedded: Tensor, weights: Tensor) -> Tensor:
+        """Q values `(patches, actions)` of embedded patches with these weight vectors on their pans."""
+        first: nn.Linear = self.layers[0]  # type: ignore[assignment]
+        x = F.relu(torch.addmm(embedded, weights, first.weight[:, self.settings.channels :].t()))
+        for layer in self.layers[1:]:
+            x = F.relu(layer(F.dropout(x, self.settings.dropout, self.training)))
+        x = self.out(F.dropout(x, self.settings.dropout, self.training))
+        if self.settings.dueling:
+            value, advantage = x[:, :1], x[:, 1:]
+            x = value + advantage - advantage.mean(1, keepdim=True)
+        return x * self.settings.q_scale
+
+    def forward(self, features: Tensor, weights: Tensor) -> Tensor:
+        """Q values `(patches, actions)`."""
+        return self.q(self.embed(features), weights)

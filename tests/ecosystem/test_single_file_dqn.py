@@ -1,0 +1,85 @@
+"""A plain DQN in one file, on nothing but Gymnasium's vector API, as CleanRL writes them."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import libra_gym  # noqa: F401 (registers the environments)
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of other processes that wait for each other are what makes short runs long; the network is small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def dqn(envs, *, steps, seed=1, gamma=0.9, learning_starts=20, updates=4, batch_size=256, target_every=25):
+    """Returns the Q network, the losses and the returns of the finished episodes."""
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    number, inputs = envs.observation_space.shape
+    actions = int(envs.single_action_space.n)
+
+    def network():
+        return nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, actions))
+
+    q, target = network(), network()
+    target.load_state_dict(q.state_dict())
+    optimizer = torch.optim.Adam(q.parameters(), lr=1e-3)
+    store, losses, returns = [], [], []
+
+    observations, _ = envs.reset(seed=seed)
+    running, fresh = np.zeros(number), np.ones(number, dtype=bool)
+    for step in range(steps):
+        with torch.no_grad():
+            chosen = q(torch.from_numpy(observations)).argmax(1).numpy()
+        explore = rng.random(number) < max(0.1, 1 - 2 * step / steps)
+        chosen = np.where(explore, rng.integers(actions, size=number), chosen)
+        after, rewards, terminated, truncated, _ = envs.step(chosen)
+        assert not truncated.any()
+        # An environment that ended takes its next patch in the next step, which is no transition.
+        store.append([a[fresh] for a in (observations, chosen, rewards, after, terminated)])
+        running += rewards
+        returns.extend(running[terminated])
+        running[terminated] = 0.0
+        observations, fresh = after, ~terminated
+
+        if step < learning_starts:
+            continue
+        memory = [torch.from_numpy(np.concatenate(column)) for column in zip(*store[-200:])]
+        for _ in range(updates):
+            index = torch.from_numpy(rng.integers(len(memory[0]), size=batch_size))
+            o, a, r, n, done = (column[index] for column in memory)
+            with torch.no_grad():
+                goal = r.float() + gamma * target(n).max(1).values * ~done
+            loss = F.smooth_l1_loss(q(o).gather(1, a[:, None]).squeeze(1), goal)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        if step % target_every == 0:
+            target.load_state_dict(q.state_dict())
+    return q, np.array(losses), np.array(returns)
+
+
+def test_it_learns_on_gymnasiums_batch_and_the_same_on_ours():
+    """The native batch is the same game, to the last bit of the last weight."""
+    runs = []
+    for mode in ("sync", None):
+        envs = gym.make_vec("LibraWeighing-v0", num_envs=32, vectorization_mode=mode)
+        q, losses, returns = dqn(envs, steps=200)
+        envs.close()
+        assert np.isfinite(losses).all()
+        quarter = len(returns) // 4
+        assert returns[-quarter:].mean() > returns[:quarter].mean() + 3
+        runs.append((nn.utils.parameters_to_vector(q.parameters()).detach(), losses, returns))
+    for theirs, ours in zip(*runs, strict=True):
+        np.testing.assert_array_equal(theirs, ours)
