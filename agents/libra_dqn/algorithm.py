@@ -17,7 +17,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import safe_mean
-from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy
 from torch import Tensor
 from torch.nn import functional as F
@@ -34,7 +33,7 @@ SelfLibraDQN = TypeVar("SelfLibraDQN", bound="LibraDQN")
 
 
 class LibraDQN(DQN):
-    """Deep Q-learning on the counting scale; the defaults are the paper's, or its authors' program's where it is silent.
+    """Deep Q-learning on the counting scale; by default as in the paper, or in its authors' program where it is silent.
 
     An *epoch* weighs every patch of the bank once, in blocks of the environment's `num_envs`. At its start the target
     network is synced and ε is lowered. One step of a callback is one block.
@@ -140,10 +139,6 @@ class LibraDQN(DQN):
         )
 
     # ------------------------------------------------------------------------------------------------------- set-up
-
-    def _wrap_env(self, env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:  # type:
-        ignore[override] return env if isinstance(env, WeighingVecEnv) else super()._wrap_env(env, verbose,
-        monitor_wrapper)
 
     def _setup_model(self) -> None:
         weighing = isinstance(self.env, WeighingVecEnv)

@@ -99,8 +99,7 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
     * v0: first release.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 2}  # noqa: RUF012 (as Gymnasium
-    types it)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 2}  # noqa: RUF012
     weighed: ClassVar[Weighed] = "interval"
 
     def __init__(

@@ -36,8 +36,7 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
         bank, split, rewards, max_steps, weight_encoding, order, render_mode: as for `WeighingEnv`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 2}  # noqa: RUF012 (Gymnasium's own
-    type)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 2}  # noqa: RUF012
     weighed: ClassVar[Weighed] = "interval"
 
     def __init__(
@@ -155,9 +154,9 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
             seeds = list(seed)
             if len(seeds) != self.num_envs:
                 raise LibraError(f"There are {len(seeds)} seeds for {self.num_envs} environments; give one for each.")
-        chosen = [i for i in np.flatnonzero(which) if seeds[i] is not None]
-        self.scales.order.seed([int(seeds[i]) for i in chosen], np.array(chosen, dtype=np.intp))  # type:
-        ignore[arg-type] self._unseeded = False
+        chosen = [(i, seed) for i, seed in enumerate(seeds) if which[i] and seed is not None]
+        self.scales.order.seed([seed for _, seed in chosen], np.array([i for i, _ in chosen], dtype=np.intp))
+        self._unseeded = False
 
     def _reset_mask(self, options: dict[str, Any]) -> Bools:
         if "reset_mask" not in options:
