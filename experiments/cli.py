@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from experiments.commands import bench, data, demo, features
+from experiments.commands import bench, data, demo, evaluate, features, train
 from libra_gym.errors import LibraError
 
 app = typer.Typer(
@@ -17,6 +17,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(features.app, name="features")
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 

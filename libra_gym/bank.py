@@ -292,7 +292,7 @@ _NAMED: dict[str, str | Loader] = {"demo": "libra_gym.bank:_load_demo"}
 def register_bank(name: str, loader: str | Loader) -> None:
     """Make a bank known by name, as a function that loads it or as the function's `module:name`.
 
-    A string works in other processes too; `gym.make(..., bank=name)` then finds it everywhere.
+    `gym.make(..., bank=name)` then finds it, in other processes too if they run the same registration when they start.
     """
     _NAMED[name] = loader
     load_bank.cache_clear()

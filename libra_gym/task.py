@@ -55,11 +55,19 @@ class Rewards:
     """Off is the ablation "W/O Force Ending": the last step is rewarded like the ones before it."""
     squeezing: bool = True
     """Off is the ablation "W/O Squeezing": Eq. 10 everywhere."""
+    shape: Literal["paper", "error"] = "paper"
+    """`error` rewards every action with the error that it takes away instead; see `WeighingTask.error_reward`."""
+    error_offset: float = 0.5
+    """People added to both sides before their error is taken, with `shape="error"`."""
 
     def __post_init__(self) -> None:
         for name in ("balance_tolerance", "squeeze_tolerance"):
             if getattr(self, name) < 0:
                 raise LibraError(f"Rewards.{name} is {getattr(self, name)}, but a tolerance must be 0 or more.")
+        if self.shape not in ("paper", "error"):
+            raise LibraError(f"Rewards.shape is {self.shape!r}, but it must be 'paper' or 'error'.")
+        if self.error_offset <= 0:
+            raise LibraError(f"Rewards.error_offset is {self.error_offset}, but it must be greater than 0.")
 
 
 class Outcome(NamedTuple):
@@ -85,6 +93,7 @@ class WeighingTask:
         weight_encoding: how the weight vector shows a placed weight: its `value` divided by the largest one, or
             the raw `index` of the action plus one (`end` being one more than the number of weights, empty 0).
         rewards: the constants of the reward.
+        people: how many people each value from 0 to the ceiling counts for; only rewards of shape `error` need it.
     """
 
     ceiling: int
@@ -93,6 +102,7 @@ class WeighingTask:
     max_steps: int = 8
     weight_encoding: WeightEncoding = "value"
     rewards: Rewards = field(default_factory=Rewards)
+    people: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.ceiling < 0:
@@ -103,6 +113,10 @@ class WeighingTask:
             raise LibraError(f"WeighingTask.max_steps is {self.max_steps}, but a weighing needs at least 1 step.")
         if self.weight_encoding not in ("value", "index"):
             raise LibraError(f"weight_encoding is {self.weight_encoding!r}, but it must be 'value' or 'index'.")
+        if self.people and len(self.people) != self.ceiling + 1:
+            raise LibraError(f"WeighingTask.people has {len(self.people)} numbers for {self.ceiling + 1} values.")
+        if self.rewards.shape == "error" and self.tick == 1.0 and not self.people:
+            raise LibraError("Rewards of shape 'error' need WeighingTask.people: what each interval counts for.")
 
     @classmethod
     def intervals(cls, num_intervals: int, **settings: Any) -> WeighingTask:
@@ -151,8 +165,9 @@ class WeighingTask:
     @classmethod
     def from_dict(cls, settings: dict[str, Any]) -> WeighingTask:
         """The inverse of `to_dict`."""
-        rest = {k: v for k, v in settings.items() if k not in ("pool", "rewards")}
-        return cls(pool=tuple(settings["pool"]), rewards=Rewards(**settings["rewards"]), **rest)
+        rest = {k: v for k, v in settings.items() if k not in ("pool", "rewards", "people")}
+        people = tuple(settings.get("people", ()))
+        return cls(pool=tuple(settings["pool"]), rewards=Rewards(**settings["rewards"]), people=people, **rest)
 
     # ------------------------------------------------------------------------------------------------ the scale
 
@@ -205,6 +220,8 @@ class WeighingTask:
         xp, _ = self._constants(value)
         r = self.rewards
         after = self.place(value, action)
+        if r.shape == "error":
+            return Outcome(after, self.error_reward(truth, value, after), self.ends(action, step))
         error, error_after = abs(truth - value), abs(truth - after)
         fell = error_after < error
         if r.guiding:
@@ -221,6 +238,28 @@ class WeighingTask:
         balanced = xp.where(error_after <= r.balance_tolerance, r.end, -r.end)
         reward = xp.where(judged, balanced, reward)
         return Outcome(after, reward.astype(np.float32) if xp is np else reward.float(), at_end | last)
+
+    def error_reward(self, truth: Array, value: Array, after: Array) -> Array:
+        """An extension of the paper: the error in people before the action less the error after it, as float32.
+
+        The error is the Poisson deviance y·ln(y/x) − (y − x) of the truth y and the value x, both in people plus
+        `error_offset`. Summed over a weighing, the rewards are what the weighing has taken off the error of an empty
+        pan, so that to earn most is to end nearest; and of all values the *mean* of the possible counts has the least
+        expected deviance, so that an agent which is unsure of each patch still adds up to the right number of people.
+        """
+        y = self._in_people(truth) + self.rewards.error_offset
+        before = self._in_people(value) + self.rewards.error_offset
+        now = self._in_people(after) + self.rewards.error_offset
+        xp = torch if isinstance(value, torch.Tensor) else np
+        gain = y * xp.log(now / before) + before - now
+        return gain.float() if xp is torch else gain.astype(np.float32)
+
+    def _in_people(self, value: Array) -> Array:
+        if self.tick != 1.0:
+            return value * self.tick
+        if isinstance(value, torch.Tensor):
+            return _table(self.people, str(value.device))[value.long()]
+        return _table(self.people, "cpu").numpy()[np.asarray(value).astype(np.int64)]
 
     def all_rewards(self, truth: Array, value: Array, step: Array) -> Array:
         """The reward of every action, in a new last axis; the task is exact, so none needs to be tried."""
@@ -247,6 +286,11 @@ class WeighingTask:
         if isinstance(like, torch.Tensor):
             return torch, _deltas(self.pool, str(like.device))
         return np, _deltas(self.pool, "cpu").numpy()
+
+
+@lru_cache(maxsize=64)
+def _table(numbers: tuple[float, ...], device: str) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,27 @@ class Weigher:
         return Weighed(
             np.concatenate(values), (actions >= 0).sum(1), actions, forced=~(actions == self.task.end).any(1)
         )
+
+    def calibrate(self, bank: FeatureBank, prior: float = 20.0) -> Weigher:
+        """The same model with its look-up table fitted to what it really says.
+
+        An agent that is unsure of a patch settles near the median of its intervals, and because intervals are
+        logarithmic, the mean of the counts lies higher: summed over a photo, too few people. So each interval's value
+        becomes the mean count of the training patches that this agent weighed as that interval, made to rise with the
+        interval. `prior` patches with the old value steady the rare ones.
+        """
+        from scipy.optimize import isotonic_regression
+
+        if self.quantizer is None:
+            raise LibraError("This model weighs real-valued counts; it has no look-up table to calibrate.")
+        value = self.weigh(bank.with_quantizer(self.quantizer)).value
+        intervals = self.quantizer.num_intervals
+        number = np.bincount(value, minlength=intervals) + prior
+        total = np.bincount(value, weights=bank.counts.cpu().numpy(), minlength=intervals)
+        means = (total + prior * np.asarray(self.quantizer.values)) / number
+        rising = isotonic_regression(means, weights=number).x
+        quantizer = replace(self.quantizer, values=tuple(rising.tolist()))
+        return Weigher(self.network, self.task, quantizer, {**self.about, "readout": f"calibrated on {bank.name}"})
 
     def evaluate(self, bank: FeatureBank, readout: Readout = "mean") -> Evaluation:
         """Count the images of a bank with this model's own quantizer."""

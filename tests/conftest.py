@@ -8,6 +8,8 @@ import torch
 
 from libra_gym.bank import BankImage, FeatureBank
 
+torch.set_num_threads(1)  # tests run side by side; threads that wait for each other's cores cost more than they give
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

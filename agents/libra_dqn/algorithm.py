@@ -7,6 +7,7 @@ with discrete actions it is SB3's DQN with the paper's L1 loss.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from agents.libra_dqn.learner import Learner, LearnerSettings
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
+from libra_gym.weigher import Weigher
 
 Loss: TypeAlias = Literal["l1", "huber", "mse"]
 LOSSES = {"l1": F.l1_loss, "huber": F.smooth_l1_loss, "mse": F.mse_loss}
@@ -192,6 +194,13 @@ class LibraDQN(DQN):
         if fresh and self.normalise:
             self.learner.normalise()
 
+    def weigher(self, about: Mapping[str, Any] | None = None) -> Weigher:
+        """The agent as a counter that needs no SB3; its network is the agent's own, not a copy."""
+        if self.learner is None:
+            raise LibraError("Only an agent on the scales of agents.make_vec_env(...) is a weigher.")
+        quantizer = self.learner.bank.quantizer if self.learner.task.tick == 1.0 else None
+        return Weigher(self.learner.online, self.learner.task, quantizer, about)
+
     # ----------------------------------------------------------------------------------------------------- learning
 
     def learn(
@@ -261,20 +270,22 @@ class LibraDQN(DQN):
         self.num_timesteps += report.transitions
         self._n_updates = learner.updates
         callback.update_locals(locals())
-        if not callback.on_step():
-            return False
+        go_on = callback.on_step()
         if report.epoch_done:
+            self._record_epoch()
             callback.on_rollout_end()
-            self._log_epoch(log_interval)
+            if log_interval is not None and learner.epoch % log_interval == 0:
+                self.dump_logs()
             callback.on_rollout_start()
-        return True
+        return go_on
 
-    def _log_epoch(self, log_interval: int) -> None:
+    def _record_epoch(self) -> None:
         learner = self.learner
         assert learner is not None
         summary = learner.summary
         self._episode_num += summary.weighings
         if self.ep_info_buffer is not None:
+            self.ep_info_buffer.clear()  # the means that SB3 logs are those of this epoch
             self.ep_info_buffer.append({"r": summary.mean_return, "l": summary.mean_steps, "t": 0.0})
         for key, value in (
             ("rollout/exploration_rate", summary.epsilon),
@@ -284,8 +295,6 @@ class LibraDQN(DQN):
         ):
             self.logger.record(key, value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        if log_interval is not None and learner.epoch % log_interval == 0:
-            self.dump_logs()
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """SB3's update with the chosen loss and an optional double Q target; used on other environments only."""

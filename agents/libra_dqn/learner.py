@@ -100,6 +100,12 @@ class Learner:
         s = self.settings
         return max(s.epsilon_end, s.epsilon_start - s.epsilon_step * self.epoch)
 
+    @property
+    def loss_so_far(self) -> float:
+        """The mean loss of the present epoch's updates; NaN before the first. Reading it waits for the device."""
+        loss, updates = self._tally[:2].tolist()
+        return loss / updates if updates else math.nan
+
     def normalise(self) -> None:
         """Standardise both networks' input over the bank."""
         features = self.bank.features[:]
@@ -132,10 +138,11 @@ class Learner:
         return BlockReport(taken, done)
 
     def _finish_epoch(self) -> None:
-        loss, updates, total, steps, exact = self._tally.tolist()
+        _, _, total, steps, exact = self._tally.tolist()
         number = len(self.bank)
-        mean_loss = loss / updates if updates else math.nan
-        self.summary = EpochSummary(number, self.epsilon, mean_loss, total / number, steps / number, exact / number)
+        self.summary = EpochSummary(
+            number, self.epsilon, self.loss_so_far, total / number, steps / number, exact / number
+        )
         self._tally.zero_()
         self.epoch += 1
         self.cursor = 0
@@ -228,9 +235,10 @@ class Learner:
         after, reward, ended = self.rules.outcome(truth, batch.value[row], actions[action], step)
         history = batch.history[row]
         history.scatter_(1, step[:, None], (action + 1).to(torch.uint8)[:, None])
-        on = (~ended).nonzero().squeeze(1)
         wanted = reward.clone()
-        wanted[on] += self.settings.gamma * self._best_next(features, history[on], after[on], row[on])
+        if self.settings.gamma > 0:
+            on = (~ended).nonzero().squeeze(1)
+            wanted[on] += self.settings.gamma * self._best_next(features, history[on], after[on], row[on])
         q = self.online(features, self.task.encode(batch.history))
         return q[row, action], wanted
 

@@ -177,10 +177,12 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
     def _info(self, which: Bools) -> dict[str, Any]:
         """Gymnasium's vector form of an info: each array with a mask of the environments it speaks of, 0 elsewhere."""
         infos: dict[str, Any] = {}
-        everything = bool(which.all())
-        for key, array in self.scales.info().items():
-            if not everything:
-                array[~which] = 0
+        if which.all():
+            arrays = self.scales.info()
+        else:
+            rows = np.flatnonzero(which)
+            arrays = {key: _scatter(array, rows, self.num_envs) for key, array in self.scales.info(rows).items()}
+        for key, array in arrays.items():
             infos[key], infos[f"_{key}"] = array, which.copy()
         return infos
 
@@ -202,6 +204,13 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     except ValueError:
         known = ", ".join(repr(m.value) for m in AutoresetMode)
         raise LibraError(f"autoreset_mode is {mode!r}, but it must be one of: {known}.") from None
+
+
+def _scatter(array: npt.NDArray[Any], rows: npt.NDArray[np.intp], number: int) -> npt.NDArray[Any]:
+    """Values for some scales among zeros for the others."""
+    everywhere = np.zeros((number, *array.shape[1:]), dtype=array.dtype)
+    everywhere[rows] = array
+    return everywhere
 
 
 def _rows(observations: npt.NDArray[np.float32], which: npt.NDArray[np.intp], number: int) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ from agents import make_vec_env
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Threads of other processes that wait for each other are what makes short runs long; the network is small."""
+    """The networks are small, and threads that wait for each other are what makes short runs long."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -39,7 +39,7 @@ def weigh(policy):
 
 
 @pytest.mark.slow
-def test_ppo_beats_chance_and_every_answer_that_ignores_the_photo():
+def test_ppo_beats_chance_and_a_guess_that_ignores_the_photo():
     rng = np.random.default_rng(0)
     chance_return, chance_error = weigh(lambda observations: rng.integers(9, size=len(observations)))
     train, test = (libra_gym.load_bank("demo", split).intervals.double() for split in ("train", "test"))

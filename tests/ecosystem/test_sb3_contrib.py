@@ -14,10 +14,24 @@ from agents import make_vec_env
 pytestmark = pytest.mark.filterwarnings("error")
 
 ALGORITHMS = {
-    QRDQN: {"buffer_size": 2000, "learning_starts": 64, "train_freq": 2, "batch_size": 32},
-    TRPO: {"n_steps": 32, "batch_size": 64},
+    QRDQN: {
+        "buffer_size": 2000,
+        "learning_starts": 64,
+        "batch_size": 32,
+        "policy_kwargs": {"n_quantiles": 25},
+    },
+    TRPO: {"n_steps": 32, "batch_size": 32},
     MaskablePPO: {"n_steps": 16, "batch_size": 32, "n_epochs": 2},
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The networks are small, and threads that wait for each other are what makes short runs long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Recorder(VecEnvWrapper):

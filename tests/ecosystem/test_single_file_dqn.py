@@ -14,14 +14,14 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Threads of other processes that wait for each other are what makes short runs long; the network is small."""
+    """The networks are small, and threads that wait for each other are what makes short runs long."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def dqn(envs, *, steps, seed=1, gamma=0.9, learning_starts=20, updates=4, batch_size=256, target_every=25):
+def dqn(envs, *, steps, seed=1, gamma=0.9, learning_starts=20, updates=3, batch_size=128, target_every=25):
     """Returns the Q network, the losses and the returns of the finished episodes."""
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
@@ -34,9 +34,15 @@ def dqn(envs, *, steps, seed=1, gamma=0.9, learning_starts=20, updates=4, batch_
     q, target = network(), network()
     target.load_state_dict(q.state_dict())
     optimizer = torch.optim.Adam(q.parameters(), lr=1e-3)
-    store, losses, returns = [], [], []
+    losses, returns = [], []
 
     observations, _ = envs.reset(seed=seed)
+    room = steps * number
+    memory = [  # observation, action, reward, observation after it, end
+        np.zeros((room, *shape), dtype)
+        for shape, dtype in [((inputs,), "f4"), ((), "i8"), ((), "f4"), ((inputs,), "f4"), ((), "?")]
+    ]
+    stored = 0
     running, fresh = np.zeros(number), np.ones(number, dtype=bool)
     for step in range(steps):
         with torch.no_grad():
@@ -46,7 +52,9 @@ def dqn(envs, *, steps, seed=1, gamma=0.9, learning_starts=20, updates=4, batch_
         after, rewards, terminated, truncated, _ = envs.step(chosen)
         assert not truncated.any()
         # An environment that ended takes its next patch in the next step, which is no transition.
-        store.append([a[fresh] for a in (observations, chosen, rewards, after, terminated)])
+        rows = slice(stored, stored := stored + fresh.sum())
+        for column, data in zip(memory, (observations, chosen, rewards, after, terminated), strict=True):
+            column[rows] = data[fresh]
         running += rewards
         returns.extend(running[terminated])
         running[terminated] = 0.0
@@ -54,12 +62,11 @@ def dqn(envs, *, steps, seed=1, gamma=0.9, learning_starts=20, updates=4, batch_
 
         if step < learning_starts:
             continue
-        memory = [torch.from_numpy(np.concatenate(column)) for column in zip(*store[-200:])]
         for _ in range(updates):
-            index = torch.from_numpy(rng.integers(len(memory[0]), size=batch_size))
-            o, a, r, n, done = (column[index] for column in memory)
+            index = rng.integers(stored, size=batch_size)
+            o, a, r, n, done = (torch.from_numpy(column[index]) for column in memory)
             with torch.no_grad():
-                goal = r.float() + gamma * target(n).max(1).values * ~done
+                goal = r + gamma * target(n).max(1).values * ~done
             loss = F.smooth_l1_loss(q(o).gather(1, a[:, None]).squeeze(1), goal)
             optimizer.zero_grad()
             loss.backward()

@@ -9,7 +9,7 @@ from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import VecNormalize
 
 from agents import make_vec_env
 
@@ -21,6 +21,15 @@ ALGORITHMS = {
     A2C: {"n_steps": 8},
 }
 LOSSES = {DQN: ["train/loss"], PPO: ["train/value_loss", "train/entropy_loss"], A2C: ["train/value_loss"]}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The networks are small, and threads that wait for each other are what makes short runs long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def build(algorithm, env, **settings):
@@ -72,7 +81,8 @@ def test_callbacks_evaluate_and_save(tmp_path):
     assert {p.name for p in tmp_path.glob("rl_model*.zip")} == {"rl_model_256_steps.zip", "rl_model_512_steps.zip"}
     resumed = DQN.load(tmp_path / "rl_model_256_steps", env=make_vec_env(num_envs=8))
     resumed.load_replay_buffer(tmp_path / "rl_model_replay_buffer_256_steps.pkl")
-    assert resumed.replay_buffer.pos == 256 // 8
+    assert resumed.replay_buffer.size() > 0
+    assert resumed.learn(128, reset_num_timesteps=False).num_timesteps == 256 + 128
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.__name__)
@@ -97,12 +107,12 @@ def test_a_saved_model_goes_on_with_another_split_or_bank(algorithm, tmp_path):
 
 
 def test_a_run_can_be_repeated():
-    runs = [build(PPO, make_vec_env(num_envs=8, seed=3)) for _ in range(2)]
-    first, second = (weights(model.learn(256)) for model in runs)
+    first, second = (weights(build(PPO, make_vec_env(num_envs=8)).learn(256)) for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_vec_env_wrappers_stack_on_it():
-    envs = VecNormalize(VecMonitor(make_vec_env(num_envs=8, seed=0)), norm_obs=False)
+    """`VecMonitor` is not among them: its work is done already, and it says so."""
+    envs = VecNormalize(make_vec_env(num_envs=8, seed=0), norm_obs=False)
     assert build(A2C, envs).learn(256).num_timesteps == 256
     assert envs.ret_rms.var > 0

@@ -29,7 +29,7 @@ def test_specs_hold_and_a_rollout_steps(env_id):
 
 def test_a_policy_plays():
     env = GymEnv(IDS[0], categorical_action_encoding=True)
-    rollout = env.rollout(50, policy=lambda data: data.set("action", torch.tensor(8)))
+    rollout = env.rollout(50, policy=lambda observation: torch.tensor(8))
     assert rollout.shape == (1,)  # `end` at once ends the first episode
     assert rollout["next", "terminated"].all()
 

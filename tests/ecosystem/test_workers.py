@@ -8,8 +8,7 @@ from conftest import make_bank
 import libra_gym  # noqa: F401 (registers the environments)
 
 
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-@pytest.mark.parametrize("bank", ["demo", "file"])
+@pytest.mark.parametrize(("bank", "context"), [("demo", "fork"), ("demo", "spawn"), ("file", "spawn")])
 def test_workers_play_what_one_process_plays(bank, context, tmp_path):
     if bank == "file":
         bank = str(tmp_path / "bank.safetensors")

@@ -1,0 +1,174 @@
+"""One-step heads: the yardsticks that read a patch's count at a glance (Eq. 1 and 2 of the paper).
+
+A classifier over the same intervals, or a regressor of the count, on the same frozen features. The paper's heads are
+linear (1×1 convolutions); with `hidden=(1024, 1024)` they have the agent's own capacity, which is the fair comparison.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from libra_gym.bank import FeatureBank
+from libra_gym.errors import LibraError
+from libra_gym.metrics import Score, score
+from libra_gym.quantizer import Quantizer
+
+HeadKind: TypeAlias = Literal["classification", "regression"]
+HeadReadout: TypeAlias = Literal["argmax", "expectation"]
+FORMAT = "libra_gym.head"
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """How a head looks and learns."""
+
+    kind: HeadKind = "classification"
+    hidden: tuple[int, ...] = ()
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    batch_size: int = 512
+    epochs: int = 20
+    dropout: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("classification", "regression"):
+            raise LibraError(f"A head's kind is 'classification' or 'regression', not {self.kind!r}.")
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+
+
+class Head(nn.Module):
+    """Features in, one logit per interval or one count out."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, settings: HeadSettings, channels: int, quantizer: Quantizer) -> None:
+        super().__init__()
+        self.settings, self.channels, self.quantizer = settings, channels, quantizer
+        outputs = quantizer.num_intervals if settings.kind == "classification" else 1
+        layers: list[nn.Module] = [nn.Dropout(settings.dropout)]
+        for a, b in pairwise((channels, *settings.hidden)):
+            layers += [nn.Linear(a, b), nn.ReLU(), nn.Dropout(settings.dropout)]
+        self.layers = nn.Sequential(*layers, nn.Linear((channels, *settings.hidden)[-1], outputs))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("scale", torch.ones(channels))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits `(patches, intervals)`, or counts `(patches, 1)`."""
+        return self.layers((features - self.mean) * self.scale)
+
+    def loss(self, features: Tensor, counts: Tensor, intervals: Tensor) -> Tensor:
+        """Cross-entropy of the intervals, or the L1 error of the counts."""
+        out = self(features)
+        if self.settings.kind == "classification":
+            return F.cross_entropy(out, intervals)
+        return F.l1_loss(out.squeeze(1), counts)
+
+    @torch.inference_mode()
+    def count(
+        self, bank: FeatureBank, readout: HeadReadout = "argmax", batch: int = 8192
+    ) -> tuple[Tensor, Tensor | None]:
+        """People of each patch, and its interval where the readout names one.
+
+        `argmax` takes the likeliest interval's value, `expectation` the mean over all; a regressor has neither.
+        """
+        self.eval()
+        values = torch.tensor(self.quantizer.values, dtype=torch.float32, device=self.mean.device)
+        counts: list[Tensor] = []
+        intervals: list[Tensor] = []
+        for start in range(0, len(bank), batch):
+            index = torch.arange(start, min(start + batch, len(bank)), device=bank.device)
+            out = self(bank.gather(index).to(self.mean.device))
+            if self.settings.kind == "regression":
+                counts.append(out.squeeze(1).clamp_min(0.0))
+            elif readout == "expectation":
+                counts.append(out.softmax(1) @ values)
+            else:
+                intervals.append(out.argmax(1))
+                counts.append(values[intervals[-1]])
+        return torch.cat(counts).cpu(), torch.cat(intervals).cpu() if intervals else None
+
+    def evaluate(self, bank: FeatureBank, readout: HeadReadout = "argmax") -> Score:
+        """Count the images of a bank."""
+        bank = bank.with_quantizer(self.quantizer)
+        counts, intervals = self.count(bank, readout)
+        return score(counts, bank, intervals=intervals)
+
+    def save(self, path: str | Path, about: dict[str, Any] | None = None) -> None:
+        """Write the head as one safetensors file."""
+        from safetensors.torch import save_file
+
+        header = {
+            "settings": asdict(self.settings),
+            "channels": self.channels,
+            "quantizer": self.quantizer.to_dict(),
+            "about": about or {},
+        }
+        save_file(dict(self.state_dict()), str(path), metadata={FORMAT: json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Head:
+        """Read what `save` wrote."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                header = json.loads((file.metadata() or {}).get(FORMAT, "null"))
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        except (SafetensorError, OSError) as error:
+            raise LibraError(f"{str(path)!r} is not a readable safetensors file ({error}).") from None
+        if header is None:
+            raise LibraError(f"{str(path)!r} is a safetensors file, but not a libra-gym head.")
+        quantizer = Quantizer.from_dict(header["quantizer"])
+        head = cls(HeadSettings(**header["settings"]), header["channels"], quantizer)
+        head.load_state_dict(tensors)
+        return head
+
+
+class HeadTrainer:
+    """Trains a head on a bank, epoch by epoch: Adam with a learning rate that falls to zero along a cosine."""
+
+    def __init__(self, bank: FeatureBank, settings: HeadSettings, device: torch.device | str = "cpu") -> None:
+        torch.manual_seed(settings.seed)
+        self.bank = bank.to(device)
+        self.settings = settings
+        self.head = Head(settings, bank.channels, bank.quantizer).to(device)
+        deviation, mean = torch.std_mean(self.bank.features[:].float(), dim=0)
+        self.head.mean.copy_(mean)
+        self.head.scale.copy_(1.0 / deviation.clamp_min(1e-3))
+        self.optimizer = torch.optim.AdamW(
+            self.head.parameters(), settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, settings.epochs)
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self.epoch = 0
+
+    def epochs(self) -> Iterator[float]:
+        """Learn; the mean loss after each epoch."""
+        while self.epoch < self.settings.epochs:
+            yield self.learn_epoch()
+
+    def learn_epoch(self) -> float:
+        """One pass through the bank; its mean loss."""
+        self.head.train()
+        order = torch.randperm(len(self.bank), generator=self.generator).to(self.bank.device)
+        total = torch.zeros((), device=self.bank.device)
+        for index in order.split(self.settings.batch_size):
+            loss = self.head.loss(self.bank.gather(index), self.bank.counts[index], self.bank.intervals[index])
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
+            total += loss.detach() * len(index)
+        self.schedule.step()
+        self.epoch += 1
+        return float(total) / len(self.bank)

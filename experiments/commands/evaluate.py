@@ -1,0 +1,112 @@
+"""`libra evaluate`: how well a trained model counts, on a feature bank or on photos straight from a data set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from libra_gym.bank import FeatureBank, load_bank
+from libra_gym.datasets import DATASETS, open_dataset
+from libra_gym.errors import LibraError
+
+if TYPE_CHECKING:
+    from experiments.runs.counter import Counter
+    from libra_gym.metrics import Score
+
+
+class ReadoutName(str, Enum):
+    """What an interval counts for."""
+
+    mean = "mean"
+    middle = "middle"
+    expectation = "expectation"
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="The directory of a run (its best model), or a model file.")],
+    bank: Annotated[
+        str | None, typer.Option(help="A feature directory, a bank file, or a name such as 'demo'.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help=f"Photos instead: one of {', '.join(DATASETS)}.")] = None,
+    root: Annotated[Path | None, typer.Option(help="The directory of the data set.")] = None,
+    split: Annotated[str, typer.Option(help="A split, or several joined by '+'.")] = "validation",
+    weights: Annotated[
+        str | None, typer.Option(help="For photos: the backbone's .safetensors or .pth file, or 'imagenet'.")
+    ] = None,
+    readout: Annotated[
+        ReadoutName, typer.Option(help="Bin means or middles; 'expectation' is for one-step classifiers.")
+    ] = ReadoutName.mean,
+    json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None,
+    device: Annotated[str, typer.Option(help="Where the backbone runs: 'cpu' or 'cuda'.")] = "cpu",
+) -> None:
+    """Count the images of a bank or data set, and print the errors."""
+    from experiments.runs.counter import open_counter
+
+    if (bank is None) == (dataset is None):
+        raise LibraError("`libra evaluate` needs either --bank or --dataset.")
+    counter = open_counter(model)
+    if bank is not None:
+        score = evaluate_bank(counter, load_bank(bank).split(split), readout.value)
+    else:
+        assert dataset is not None
+        score = evaluate_photos(counter, dataset, root, split, weights, device, readout.value)
+    Console().print(score.table())
+    if json is not None:
+        score.save_json(json)
+
+
+def evaluate_bank(counter: Counter, bank: FeatureBank, readout: str = "mean") -> Score:
+    """Count a bank's images, if its features are of the kind that the model knows."""
+    trained, given = counter.about.get("weights"), bank.meta.get("weights")
+    if trained is not None and given is not None and trained != given:
+        raise LibraError(
+            f"Bank {bank.name!r} holds features of the weights {given[:12]}…, but the model was trained on those of "
+            f"{trained[:12]}…; make a bank with the model's own weights."
+        )
+    return counter.evaluate(bank, readout)
+
+
+def evaluate_photos(
+    counter: Counter,
+    dataset: str,
+    root: Path | None,
+    split: str,
+    weights: str | None,
+    device: str = "cpu",
+    readout: str = "mean",
+) -> Score:
+    """Count photos: the model's own backbone looks at each once, and what it saw is not kept."""
+    from libra_gym.backbones import load_backbone
+    from libra_gym.features import build_features, open_features
+
+    about = counter.about
+    if "backbone" not in about or "weights" not in about:
+        raise LibraError(
+            "The model does not say which backbone it was trained on, so photos cannot be counted with it."
+        )
+    if weights is None:
+        raise LibraError(f"Photos need the weights of the model's backbone {about['backbone']!r}; give --weights FILE.")
+    backbone = load_backbone(about["backbone"], weights, device)
+    if backbone.weights_hash != about["weights"]:
+        raise LibraError(
+            f"{weights!r} holds the weights {backbone.weights_hash[:12]}…, but the model was trained on the "
+            f"features of {about['weights'][:12]}…; give the file it was trained with."
+        )
+    photos = open_dataset(dataset, root)
+    with TemporaryDirectory() as cache:
+        build_features(photos, split, backbone, cache, kernel=_kernel(about.get("kernel")), workers=0)
+        bank = replace(open_features(cache), name=f"{dataset} {split}")
+        return counter.evaluate(bank, readout)
+
+
+def _kernel(given: Any) -> Any:
+    """The kernel of the model's training bank: only the figures per patch depend on it."""
+    from libra_gym.counts import DEFAULT_KERNEL, KERNELS, Kernel
+
+    return Kernel.from_dict(given) if isinstance(given, dict) else KERNELS[given or DEFAULT_KERNEL]

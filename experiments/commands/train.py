@@ -1,0 +1,92 @@
+"""`libra train`: learn from a feature bank, or go on with a run that was stopped (docs/training.md)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from agents.registry import ALGORITHMS, parse_changes
+from libra_gym.errors import LibraError
+
+
+def train(
+    context: typer.Context,
+    bank: Annotated[
+        str | None, typer.Option(help="A feature directory, a bank file, or a name such as 'demo'.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The directory of the run; it must not exist yet.")] = None,
+    algo: Annotated[
+        str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}, or your own as package.module:Class.")
+    ] = "libra_dqn",
+    preset: Annotated[str, typer.Option(help="A preset of the algorithm's recipe, such as 'default' or 'paper'.")] = (
+        "default"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Default: the preset's.")] = None,
+    device: Annotated[str, typer.Option(help="'auto', 'cpu' or 'cuda'.")] = "auto",
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, for instance batch_size=64 or env.max_steps=6.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="The split to learn from.")] = "train",
+    validation: Annotated[str, typer.Option(help="The split to choose the best model by.")] = "validation",
+    checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="At most so much work is lost by a crash.")] = 5.0,
+    sb3_zip: Annotated[bool, typer.Option("--sb3-zip", help="Save libra_dqn as SB3's zip too.")] = False,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this run; only --epochs may be given with it.")
+    ] = None,
+) -> None:
+    """Train an agent or a one-step head on a feature bank; the best model is the one with the least validation MAE."""
+    from experiments.runs import RunConfig, RunDirectory, plan
+    from experiments.runs import train as train_run
+    from experiments.runs.directory import command_line
+
+    if resume is not None:
+        _refuse_others(context)
+        run = RunDirectory(resume)
+        config = RunConfig.load(run.config_path)
+        if epochs is not None:
+            config = replace(config, epochs=epochs)
+    else:
+        if bank is None or out is None:
+            raise LibraError("`libra train` needs --bank and --out, or --resume with the directory of a run.")
+        run = RunDirectory(out)
+        run.check_free()
+        config = plan(
+            bank,
+            algo,
+            preset,
+            seed=seed,
+            device=device,
+            epochs=epochs,
+            changes=parse_changes(change or ()),
+            train_split=split,
+            validation_split=validation,
+            checkpoint_minutes=checkpoint_minutes,
+            sb3_zip=sb3_zip,
+            wandb=wandb,
+        )
+    console = Console()
+    with run.held():
+        run.begin(config, command_line())
+        trained = train_run(run, config, console)
+    if trained.best_epoch > 0:
+        console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)
+    if not trained.finished:
+        console.print(f"stopped after {trained.epochs} of {config.epochs} epochs; go on with:", highlight=False)
+        console.print(run.resume_command, soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(130)
+    console.print(f"{run.path} is finished", highlight=False)
+
+
+def _refuse_others(context: typer.Context) -> None:
+    """A run goes on as it began, so no other setting may come with --resume."""
+    for name in context.params.keys() - {"resume", "epochs"}:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = {"change": "set"}.get(name, name).replace("_", "-")
+            raise LibraError(f"--resume takes all settings from the run; leave out --{option}, or start a new run.")

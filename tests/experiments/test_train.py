@@ -1,0 +1,351 @@
+"""`libra train` and `libra evaluate`: a run keeps what it says, survives what may happen to it, and can be repeated."""
+
+import csv
+import inspect
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from typer.testing import CliRunner
+
+from agents.libra_dqn import LibraDQN
+from agents.libra_dqn.learner import Learner
+from agents.registry import ALGORITHMS, find_algorithm, parse_changes
+from experiments.cli import app
+from experiments.runs.checkpoint import Checkpoint
+from experiments.runs.config import fit_quantizer
+from libra_gym import LibraError, Quantizer, load_bank
+from libra_gym.backbones import load_backbone
+from libra_gym.weigher import Weigher
+from conftest import make_bank
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {
+    "num_envs": 16,
+    "learning_starts": 50,
+    "batch_size": 16,
+    "update_every": 20,
+    "policy_kwargs.network.hidden": "[16]",
+    "policy_kwargs.network.dropout": 0.1,  # draws from torch's global generator
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def bank(tmp_path):
+    path = tmp_path / "bank.safetensors"
+    make_bank(images=10, rows=6, cols=6).save(path)
+    return path
+
+
+def settings(changes):
+    return [text for key, value in changes.items() for text in ("--set", f"{key}={value}")]
+
+
+def begin(bank, run, *arguments, epochs=3, changes=SMALL):
+    return ["train", "--bank", str(bank), "--out", str(run), "--epochs", str(epochs), *settings(changes), *arguments]
+
+
+def libra(*arguments, status=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def progress(run):
+    with (run / "progress.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def same_weights(a, b):
+    left, right = load_file(a), load_file(b)
+    return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
+
+
+# ----------------------------------------------------------------------------------------------- stopping and going on
+
+
+def test_a_run_killed_in_an_epoch_ends_bit_for_bit_like_one_that_was_not(bank, tmp_path):
+    libra(*begin(bank, tmp_path / "whole"))
+
+    run = tmp_path / "killed"
+    arguments = begin(bank, run, "--checkpoint-minutes", "0")  # a checkpoint after each block
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "experiments.cli", *arguments], env=environment, cwd=ROOT)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        checkpoint = Checkpoint.load(run / "checkpoint" / "state.safetensors")
+        place = {"epoch": 0, "cursor": 0} if checkpoint is None else checkpoint.numbers["learner"]
+        if place["epoch"] >= 1 and place["cursor"] > 0:
+            break
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert shlex.split((run / "command.txt").read_text()) == ["libra", *arguments]
+
+    libra("train", "--resume", run)
+    assert same_weights(run / "last.safetensors", tmp_path / "whole" / "last.safetensors")
+    assert same_weights(run / "best.safetensors", tmp_path / "whole" / "best.safetensors")
+    assert [row["rollout/epoch"] for row in progress(run)] == ["1", "2", "3"]
+    for a, b in zip(progress(run), progress(tmp_path / "whole")):
+        assert {key: a[key] for key in a if "time/" not in key} == {key: b[key] for key in b if "time/" not in key}
+
+
+@pytest.mark.parametrize("block", [7, 18], ids=["within an epoch", "at an epoch's end"])
+def test_ctrl_c_saves_and_says_how_to_go_on(bank, tmp_path, monkeypatch, block):
+    """18 blocks of 16 weigh the 288 training patches."""
+    libra(*begin(bank, tmp_path / "whole"))
+    run = tmp_path / "stopped"
+    learn_block, calls = Learner.learn_block, []
+
+    def interrupted(learner):
+        calls.append(learner)
+        if len(calls) == block:
+            signal.raise_signal(signal.SIGINT)
+        return learn_block(learner)
+
+    monkeypatch.setattr(Learner, "learn_block", interrupted)
+    said = libra(*begin(bank, run), status=130)
+    assert len(calls) == block
+    assert said.splitlines()[-1] == f"libra train --resume {run}"
+    assert len(progress(run) if block == 18 else []) == block // 18
+    libra(*shlex.split(said.splitlines()[-1])[1:])
+    assert same_weights(run / "last.safetensors", tmp_path / "whole" / "last.safetensors")
+
+
+def test_a_finished_run_can_be_given_more_epochs(bank, tmp_path):
+    libra(*begin(bank, tmp_path / "long"))
+    libra(*begin(bank, tmp_path / "short", epochs=1))
+    assert "is finished" in libra("train", "--resume", tmp_path / "short")
+    libra("train", "--resume", tmp_path / "short", "--epochs", "3")
+    assert same_weights(tmp_path / "short" / "last.safetensors", tmp_path / "long" / "last.safetensors")
+
+
+def test_a_run_is_never_overwritten_and_goes_on_only_as_it_began(bank, tmp_path):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, epochs=1))
+    with pytest.raises(LibraError, match=f"--resume {run}"):
+        libra(*begin(bank, run))
+    with pytest.raises(LibraError, match="leave out --seed"):
+        libra("train", "--resume", run, "--seed", "1")
+    with pytest.raises(LibraError, match="not an empty directory"):
+        libra(*begin(bank, tmp_path))
+    with pytest.raises(LibraError, match="is no run"):
+        libra("train", "--resume", tmp_path / "nothing")
+    os.replace(bank, tmp_path / "old")
+    make_bank(images=10, rows=6, cols=6, seed=1).save(bank)
+    load_bank.cache_clear()
+    with pytest.raises(LibraError, match="has changed since the run began"):
+        libra("train", "--resume", run, "--epochs", "2")
+
+
+# ---------------------------------------------------------------------------------------------------- what a run keeps
+
+
+def test_a_run_directory_holds_all_that_is_needed_to_repeat_it(bank, tmp_path):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, "--sb3-zip", "--seed", "3", epochs=2))
+    config = json.loads((run / "config.json").read_text())
+    assert (config["algo"], config["preset"], config["seed"], config["epochs"]) == ("libra_dqn", "default", 3, 2)
+    assert config["bank"] == str(bank)
+    arguments = inspect.signature(LibraDQN).parameters.keys()
+    given = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
+    assert config["settings"].keys() == arguments - given
+    assert config["settings"]["policy_kwargs"]["network"]["hidden"] == [16]
+    assert {"torch", "python", "stable-baselines3"} <= json.loads((run / "versions.json").read_text()).keys()
+    assert LibraDQN.load(run / "best.zip", device="cpu").q_net is not None
+    last = Weigher.load(run / "last.safetensors")
+    assert last.quantizer == Quantizer.from_dict(config["quantizer"])
+    rows = progress(run)
+    assert last.about["validation"]["mae"] == float(rows[-1]["validation/mae"])
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    curve = [point.value for point in events.Scalars("validation/mae")]
+    assert curve == pytest.approx([float(row["validation/mae"]) for row in rows])
+    assert set(events.Tags()["images"]) == {"pictures/count_map", "pictures/weighing"}
+
+
+def test_the_best_model_is_chosen_on_validation_and_evaluates_to_the_same_figures(bank, tmp_path):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, epochs=4))
+    best = min(progress(run), key=lambda row: float(row["validation/mae"]))
+    assert "MAE" in libra("evaluate", run, "--bank", bank, "--json", tmp_path / "figures.json")
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["mae"] == pytest.approx(float(best["validation/mae"]))
+    assert Weigher.load(run / "best.safetensors").about["validation"]["epoch"] == int(best["rollout/epoch"])
+    libra("evaluate", run / "best.safetensors", "--bank", bank, "--split", "test", "--readout", "middle")
+
+
+def test_nothing_of_the_validation_photos_shows_in_the_intervals(tmp_path):
+    bank = make_bank(images=10, rows=6, cols=6)
+    crowded = bank.counts.clone()
+    crowded[bank.patches_of(8)] *= 1000  # the validation image
+    path = tmp_path / "bank.safetensors"
+    replace(bank, counts=crowded, quantizer=None).save(path)
+    libra(*begin(path, tmp_path / "run", epochs=1))
+    fitted = Weigher.load(tmp_path / "run" / "best.safetensors").quantizer
+    assert fitted == Quantizer.fit_log(bank.split("train").counts.numpy(), readout="mean")
+
+
+def test_a_bank_with_intervals_of_its_own_keeps_them():
+    bank = make_bank().with_quantizer(Quantizer.integer(9))
+    fitted = fit_quantizer(bank.split("train"))
+    assert fitted.edges == Quantizer.integer(9).edges
+    assert fitted.values != Quantizer.integer(9).values
+
+
+# -------------------------------------------------------------------------------------------------------- the recipes
+
+
+def test_the_preset_paper_is_the_constructor_with_plain_sgd():
+    preset = ALGORITHMS["libra_dqn"].preset("paper")
+    policy = preset.pop("policy_kwargs")
+    defaults = {name: p.default for name, p in inspect.signature(LibraDQN).parameters.items()}
+    assert (preset.pop("epochs"), preset.pop("num_envs")) == (100, 256)
+    assert {key: defaults[key] for key in preset} == preset
+    assert policy["optimizer_class"] == "torch.optim:SGD"
+    assert policy["network"] == {"hidden": [1024, 1024], "q_scale": 100.0, "init_std": 0.01} | {
+        "dueling": False,
+        "dropout": 0.0,
+    }
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_preset_fits_its_algorithm(name):
+    for preset in find_algorithm(name).presets():
+        assert ALGORITHMS[name].preset(preset)["epochs"] > 0
+
+
+def test_a_setting_is_read_as_it_is_meant():
+    texts = ["a=1e-3", "b=null", "c.d=[64, 64]", "e=true", "f=l1", "g=torch.optim:SGD"]
+    expected = {"a": 1e-3, "b": None, "c.d": [64, 64], "e": True, "f": "l1", "g": "torch.optim:SGD"}
+    assert parse_changes(texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--set", "batchsize=3"), "no setting 'batchsize'"),
+        (("--set", "batch_size"), "key=value"),
+        (("--set", "gamma.x=3"), "not a group"),
+        (("--set", "policy_kwargs.network.depth=3"), "network knows only"),
+        (("--set", "env.weights=3"), "environment cannot be made"),
+        (("--preset", "best"), "no preset 'best'"),
+        (("--algo", "sarsa"), "no algorithm 'sarsa'"),
+        (("--algo", "no.such:Thing"), "cannot be imported"),
+        (("--split", "all"), "no split 'all'"),
+        (("--device", "abacus"), "no device 'abacus'"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_written(bank, tmp_path, arguments, said):
+    with pytest.raises(LibraError, match=said):
+        libra(*begin(bank, tmp_path / "run", *arguments, changes={}))
+    assert not (tmp_path / "run").exists()
+
+
+# -------------------------------------------------------------------------------------------------- other algorithms
+
+OFF_POLICY = {"num_envs": 16, "learning_starts": 50, "buffer_size": 500, "batch_size": 16}
+ON_POLICY = {"num_envs": 16, "batch_size": 64}
+OTHERS = {
+    "dqn": OFF_POLICY,
+    "qrdqn": OFF_POLICY,
+    "ppo": ON_POLICY,
+    "a2c": {"num_envs": 16},
+    "maskable_ppo": ON_POLICY,
+    "trpo": ON_POLICY,
+    "head_classification": {"batch_size": 64},
+    "head_regression": {"hidden": "[16]"},
+}
+
+
+@pytest.mark.parametrize("algo", OTHERS)
+def test_the_same_command_trains_and_judges_other_algorithms(bank, tmp_path, algo):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, "--algo", algo, epochs=2, changes=OTHERS[algo]))
+    rows = progress(run)
+    assert [row["rollout/epoch"] for row in rows] == ["1", "2"]
+    libra("evaluate", run, "--bank", bank, "--json", tmp_path / "figures.json")
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["mae"] == pytest.approx(min(float(row["validation/mae"]) for row in rows))
+
+
+def test_an_sb3_run_goes_on_from_its_last_zip(bank, tmp_path):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, "--algo", "ppo", epochs=1, changes=ON_POLICY))
+    libra("train", "--resume", run, "--epochs", "2")
+    steps = [int(row["time/total_timesteps"]) for row in progress(run)]
+    assert steps == [1440, 2880]  # 5 a patch, 288 patches, in steps of 16
+
+
+def test_ones_own_algorithm_needs_no_registration(bank, tmp_path, monkeypatch):
+    (tmp_path / "my_algo.py").write_text(
+        "from agents.libra_dqn import LibraDQN\n"
+        "class MyDQN(LibraDQN):\n"
+        "    def __init__(self, *args, courage=1.0, **kwargs):\n"
+        "        self.courage = courage\n"
+        "        super().__init__(*args, **kwargs)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    run = tmp_path / "run"
+    libra(*begin(bank, run, "--algo", "my_algo:MyDQN", "--set", "courage=2", "--sb3-zip", epochs=1))
+    assert json.loads((run / "config.json").read_text())["settings"]["courage"] == 2
+    assert (run / "best.safetensors").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------- photos
+
+
+def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_own_weights(tmp_path):
+    rng = np.random.default_rng(0)
+    photos = tmp_path / "photos"
+    for name in ("train/a", "train/b", "validation/c", "test/d"):
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(photos / f"{name}.png"), rng.integers(0, 256, (96, 128, 3), np.uint8))
+        dots = rng.uniform((0, 0), (128, 96), (30, 2))
+        (photos / f"{name}.csv").write_text("".join(f"{x:.2f},{y:.2f}\n" for x, y in dots))
+    weights = tmp_path / "weights.safetensors"
+    backbone = load_backbone("mobilenet_v3_large", "random")
+    save_file({key: value.contiguous() for key, value in backbone.state_dict().items()}, weights)
+    data = ("--dataset", "folder", "--root", photos)
+    bank = tmp_path / "bank"
+    own = ("--backbone", "mobilenet_v3_large", "--weights", weights, "--workers", 0)
+    libra("features", *data, "--split", "train+validation+test", *own, "--out", bank)
+    run = tmp_path / "run"
+    libra(*begin(bank, run, epochs=1))
+
+    libra("evaluate", run, "--bank", bank, "--split", "test", "--json", tmp_path / "a.json")
+    libra("evaluate", run, *data, "--split", "test", "--weights", weights, "--json", tmp_path / "b.json")
+    a, b = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "ab")
+    assert a.pop("bank") == "bank"
+    assert b.pop("bank") == "folder test"
+    assert a == b
+
+    with pytest.raises(LibraError, match="give --weights"):
+        libra("evaluate", run, *data, "--split", "test")
+    other = {key: value + 1 for key, value in load_file(weights).items()}
+    save_file(other, tmp_path / "other.safetensors")
+    with pytest.raises(LibraError, match="give the file it was trained with"):
+        libra("evaluate", run, *data, "--split", "test", "--weights", tmp_path / "other.safetensors")
+    with pytest.raises(LibraError, match="either --bank or --dataset"):
+        libra("evaluate", run)
