@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -15,6 +16,7 @@ from libra_gym.bank import FeatureBank
 from libra_gym.errors import LibraError
 from libra_gym.evaluation import Evaluation, evaluate
 from libra_gym.metrics import Score
+from libra_gym.weigher import Weigher
 
 STEPS_PER_PATCH = 5
 """About how many actions weigh a patch: turns epochs into time steps for algorithms that know no epochs."""
@@ -24,25 +26,33 @@ class EvaluationCallback(BaseCallback):
     """Counts the images of a validation bank after each epoch, logs the figures and keeps the model with the least MAE.
 
     Args:
-        bank: what is counted; never what is learnt from. It is read with the quantizer of the training bank.
+        bank: what is counted; never what is learnt from. It is read with the quantizer that the model learns with.
         epoch_steps: time steps in an epoch. None is for `LibraDQN` on the scales, which knows its own epochs.
         best_path: where the best model goes, as a `Weigher` if it ends in `.safetensors`, else as SB3's own zip.
+        about: what a saved `Weigher` tells of its origin; the validation figures are added.
     """
 
     def __init__(
-        self, bank: FeatureBank, *, epoch_steps: int | None = None, best_path: str | Path | None = None
+        self,
+        bank: FeatureBank,
+        *,
+        epoch_steps: int | None = None,
+        best_path: str | Path | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.bank = bank
         self.epoch_steps = epoch_steps
         self.best_path = best_path
+        self.about = about
         self.epoch = 0
         self.best_epoch = 0
         self.best_mae = math.inf
+        self.weigher: Weigher | None = None
+        """The model as it was judged last, if it is a `LibraDQN`."""
 
     def _on_training_start(self) -> None:
-        own_epochs = isinstance(self.model, LibraDQN) and self.model.learner is not None
-        if self.epoch_steps is None and not own_epochs:
+        if self.epoch_steps is None and not _on_scales(self.model):
             raise LibraError(f"{type(self.model).__name__} knows no epochs; give the callback epoch_steps.")
 
     def _on_step(self) -> bool:
@@ -58,7 +68,12 @@ class EvaluationCallback(BaseCallback):
 
     def _judge(self, epoch: int) -> None:
         self.epoch = epoch
-        evaluation = judge(self.model, self.bank)
+        if _on_scales(self.model):
+            self.weigher = self.model.weigher(self.about)
+            evaluation = self.weigher.evaluate(self.bank)
+            self.weigher.about["validation"] = {"epoch": epoch, **figures(evaluation)}
+        else:
+            evaluation = _evaluate(self.model, self.bank)
         self.logger.record("rollout/epoch", epoch)
         for key, value in figures(evaluation).items():
             self.logger.record(f"validation/{key}", value)
@@ -70,17 +85,18 @@ class EvaluationCallback(BaseCallback):
     def on_epoch(self, evaluation: Evaluation, improved: bool) -> None:
         """What follows each judgement: the best model so far is saved."""
         if improved and self.best_path is not None:
-            save_model(self.model, self.best_path)
+            self.save(self.best_path)
 
-
-def judge(model: BaseAlgorithm, bank: FeatureBank) -> Evaluation:
-    """Count the images of a bank with the quantizer and the task that the model learns with."""
-    if isinstance(model, LibraDQN) and model.learner is not None:
-        return model.weigher().evaluate(bank)
-    env = model.get_env()
-    if not isinstance(env, WeighingVecEnv):
-        raise LibraError("A model can be judged on a bank only if it learns on agents.make_vec_env(...).")
-    return evaluate(model, bank.with_quantizer(env.bank.quantizer), task=env.task)
+    def save(self, path: str | Path) -> None:
+        """Save the model: as the `Weigher` that was judged if the name ends in `.safetensors`, else as SB3's zip."""
+        if Path(path).suffix != ".safetensors":
+            self.model.save(path)
+        elif self.weigher is not None:
+            self.weigher.save(path)
+        else:
+            raise LibraError(
+                f"{type(self.model).__name__} has no safetensors form; save it as a .zip instead of {str(path)!r}."
+            )
 
 
 def figures(score: Score) -> dict[str, float]:
@@ -89,11 +105,12 @@ def figures(score: Score) -> dict[str, float]:
     return plain | {f"game_{level}": value for level, value in enumerate(score.game) if level > 0}
 
 
-def save_model(model: BaseAlgorithm, path: str | Path, about: dict[str, Any] | None = None) -> None:
-    """Save a model: a `LibraDQN` as a `Weigher` where the name ends in `.safetensors`, anything else as SB3's zip."""
-    if Path(path).suffix != ".safetensors":
-        model.save(path)
-    elif isinstance(model, LibraDQN):
-        model.weigher(about).save(path)
-    else:
-        raise LibraError(f"{type(model).__name__} has no safetensors form; save it as a .zip instead of {str(path)!r}.")
+def _on_scales(model: BaseAlgorithm) -> TypeGuard[LibraDQN]:
+    return isinstance(model, LibraDQN) and model.learner is not None
+
+
+def _evaluate(model: BaseAlgorithm, bank: FeatureBank) -> Evaluation:
+    env = model.get_env()
+    if not isinstance(env, WeighingVecEnv):
+        raise LibraError("A model can be judged on a bank only if it learns on agents.make_vec_env(...).")
+    return evaluate(model, bank.with_quantizer(env.bank.quantizer), task=env.task)

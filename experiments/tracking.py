@@ -54,11 +54,10 @@ class CsvWriter(KVWriter):
 class WandbWriter(KVWriter):
     """Logs to a W&B run, or goes on with it; `WANDB_MODE=offline` needs no account.
 
-    The step of W&B is the number of transitions, which only grows. Steps that a run repeats after it was killed are
-    left out.
+    The step of W&B is the number of transitions, which goes on growing when a run goes on.
     """
 
-    def __init__(self, run_id: str, directory: Path, config: dict[str, Any], last_step: int = 0) -> None:
+    def __init__(self, run_id: str, directory: Path, config: dict[str, Any]) -> None:
         try:
             import wandb
         except ImportError:
@@ -66,7 +65,6 @@ class WandbWriter(KVWriter):
                 "--wandb needs the package wandb; install it with: pip install 'libra-gym[wandb]'."
             ) from None
         self._wandb = wandb
-        self._step = last_step
         try:
             self.run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -75,20 +73,18 @@ class WandbWriter(KVWriter):
                 dir=str(directory),
                 config=config,
                 resume="allow",
+                allow_val_change=True,  # a run that goes on may have more epochs
             )
         except (wandb.errors.Error, OSError) as error:
             raise LibraError(f"W&B cannot be reached ({error}); log in, or set WANDB_MODE=offline.") from None
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """Log figures and pictures."""
-        if step <= self._step:
-            return
         kept = filter_excluded_keys(key_values, key_excluded, "wandb")
         shown = {
             key: self._wandb.Image(value.figure) if isinstance(value, Figure) else value for key, value in kept.items()
         }
         self.run.log(shown, step=step)
-        self._step = step
 
     def keep_model(self, paths: list[Path], figures: dict[str, Any]) -> None:
         """Log model files as one artifact."""

@@ -17,7 +17,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import safe_mean
+from stable_baselines3.common.utils import LinearSchedule, safe_mean
 from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy
 from torch import Tensor
 from torch.nn import functional as F
@@ -57,6 +57,8 @@ class LibraDQN(DQN):
         backup: learn from the action `taken`, or from `all` actions of each stored situation; the task is exact, so
             that their rewards and next states are known without trying them.
         normalise: standardise features by the mean and deviation over the bank.
+        calibrate: give the finished counter a look-up table fitted to what it weighs (`Weigher.calibrate`).
+        final_learning_rate: let the learning rate fall in a line to this; None keeps it.
         max_grad_norm: clip gradients; None does not.
         train_freq, gradient_steps, target_update_interval, exploration_fraction: SB3's settings, for its own loop.
         stats_window_size, tensorboard_log, policy_kwargs, verbose, seed, device: as for every SB3 algorithm.
@@ -89,6 +91,8 @@ class LibraDQN(DQN):
         mask_target: bool = True,
         backup: Literal["taken", "all"] = "taken",
         normalise: bool = False,
+        calibrate: bool = False,
+        final_learning_rate: float | None = None,
         max_grad_norm: float | None = None,
         train_freq: int | tuple[int, str] = 4,
         gradient_steps: int = 1,
@@ -114,6 +118,9 @@ class LibraDQN(DQN):
         self.mask_target = mask_target
         self.backup = backup
         self.normalise = normalise
+        self.calibrate = calibrate
+        if final_learning_rate is not None and isinstance(learning_rate, float):
+            learning_rate = LinearSchedule(learning_rate, final_learning_rate, 1.0)
         self.learner: Learner | None = None
         super().__init__(
             policy,
@@ -199,7 +206,8 @@ class LibraDQN(DQN):
         if self.learner is None:
             raise LibraError("Only an agent on the scales of agents.make_vec_env(...) is a weigher.")
         quantizer = self.learner.bank.quantizer if self.learner.task.tick == 1.0 else None
-        return Weigher(self.learner.online, self.learner.task, quantizer, about)
+        weigher = Weigher(self.learner.online, self.learner.task, quantizer, about)
+        return weigher.calibrate(self.learner.bank) if self.calibrate and quantizer is not None else weigher
 
     # ----------------------------------------------------------------------------------------------------- learning
 

@@ -12,6 +12,11 @@ from rich.console import Console
 from agents.registry import ALGORITHMS, parse_changes
 from libra_gym.errors import LibraError
 
+RESUME_NOTES = {
+    "sb3": "going on from last.zip: not bit for bit, since SB3 saves neither replay nor random state with it",
+    "head": "a one-step head keeps no checkpoint: it begins again",
+}
+
 
 def train(
     context: typer.Context,
@@ -45,12 +50,15 @@ def train(
     from experiments.runs import train as train_run
     from experiments.runs.directory import command_line
 
+    console = Console()
     if resume is not None:
         _refuse_others(context)
         run = RunDirectory(resume)
         config = RunConfig.load(run.config_path)
         if epochs is not None:
             config = replace(config, epochs=epochs)
+        if note := RESUME_NOTES.get(config.algorithm.kind):
+            console.print(note, highlight=False)
     else:
         if bank is None or out is None:
             raise LibraError("`libra train` needs --bank and --out, or --resume with the directory of a run.")
@@ -70,7 +78,6 @@ def train(
             sb3_zip=sb3_zip,
             wandb=wandb,
         )
-    console = Console()
     with run.held():
         run.begin(config, command_line())
         trained = train_run(run, config, console)

@@ -172,11 +172,15 @@ def _hash(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A photo's record, dots and the pixels of its views."""
+    """A photo's record, dots and the pixels of its views.
+
+    Pixels are tensors because these come from another process through shared memory. Arrays would take a pipe, and
+    a worker whose reader was killed would wait at the full pipe for ever.
+    """
 
     record: PhotoRecord
     points: Points
-    images: list[NDArray[np.uint8]]
+    images: list[Tensor]  # uint8 (height, width, 3)
 
 
 class _Views(Dataset[_Loaded | Skipped]):
@@ -201,7 +205,7 @@ class _Views(Dataset[_Loaded | Skipped]):
         size = image.shape[0], image.shape[1]
         views = self._views(size, training=split.endswith("train"), seed=zlib.crc32(photo.name.encode()))
         record = PhotoRecord(photo.name, split, _hash(photo.path), size, len(points), tuple(views))
-        return _Loaded(record, points, [view.apply_image(image) for view in views])
+        return _Loaded(record, points, [torch.from_numpy(view.apply_image(image)) for view in views])
 
     def _views(self, size: Size, training: bool, seed: int) -> list[View]:
         if training and self.crops == "paper":
@@ -231,7 +235,7 @@ class _Shard:
         self.dtype = dtype
         self.device = next(backbone.parameters()).device
         self.features: list[Tensor] = []  # of each view (patches, channels); empty while it waits
-        self.waiting: defaultdict[tuple[int, ...], list[tuple[int, NDArray[np.uint8]]]] = defaultdict(list)
+        self.waiting: defaultdict[Size, list[tuple[int, Tensor]]] = defaultdict(list)
         self.counts: list[NDArray[np.float32]] = []
         self.points: list[Points] = [np.zeros((0, 2), np.float32)]
         self.photos: list[PhotoRecord] = []
@@ -247,17 +251,17 @@ class _Shard:
         density = HeadDensity(loaded.points, loaded.record.size, self.kernel)
         for view, image in zip(loaded.record.views, loaded.images):
             self.counts.append(view.integrate(density).ravel())
-            queue = self.waiting[image.shape]
+            queue = self.waiting[view.size]
             queue.append((len(self.features), image))
             self.features.append(torch.empty(0))
             if (len(queue) + 1) * view.height * view.width > BATCH_PIXELS:
                 self._extract(queue)
 
     @torch.inference_mode()
-    def _extract(self, queue: list[tuple[int, NDArray[np.uint8]]]) -> None:
+    def _extract(self, queue: list[tuple[int, Tensor]]) -> None:
         places, images = zip(*queue)
         queue.clear()
-        maps = self.backbone(preprocess(torch.from_numpy(np.stack(images)).to(self.device)))  # (views, channels, r, c)
+        maps = self.backbone(preprocess(torch.stack(images).to(self.device)))  # (views, channels, r, c)
         for place, features in zip(places, maps.flatten(2).mT.to(self.dtype).cpu()):
             self.features[place] = features
 

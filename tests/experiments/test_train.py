@@ -16,10 +16,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from conftest import make_bank
 from safetensors.torch import load_file, save_file
+from stable_baselines3 import PPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
 
+from agents import make_vec_env
+from agents.callbacks import EvaluationCallback
 from agents.libra_dqn import LibraDQN
 from agents.libra_dqn.learner import Learner
 from agents.registry import ALGORITHMS, find_algorithm, parse_changes
@@ -29,7 +33,6 @@ from experiments.runs.config import fit_quantizer
 from libra_gym import LibraError, Quantizer, load_bank
 from libra_gym.backbones import load_backbone
 from libra_gym.weigher import Weigher
-from conftest import make_bank
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
@@ -42,7 +45,7 @@ SMALL = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -50,11 +53,33 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch, request):
+    """They take longer than all else in these runs."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr("experiments.runs.pictures.draw", lambda *_: {})
+
+
 @pytest.fixture
-def bank(tmp_path):
-    path = tmp_path / "bank.safetensors"
+def pictures():
+    """For tests that look at them."""
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bank") / "bank.safetensors"
     make_bank(images=10, rows=6, cols=6).save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def whole(bank, tmp_path_factory):
+    """A run of three epochs that nothing disturbed."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("experiments.runs.pictures.draw", lambda *_: {})
+        libra(*begin(bank, run))
+    return run
 
 
 def settings(changes):
@@ -84,9 +109,8 @@ def same_weights(a, b):
 # ----------------------------------------------------------------------------------------------- stopping and going on
 
 
-def test_a_run_killed_in_an_epoch_ends_bit_for_bit_like_one_that_was_not(bank, tmp_path):
-    libra(*begin(bank, tmp_path / "whole"))
-
+@pytest.mark.slow
+def test_a_run_killed_in_an_epoch_ends_bit_for_bit_like_one_that_was_not(bank, whole, tmp_path):
     run = tmp_path / "killed"
     arguments = begin(bank, run, "--checkpoint-minutes", "0")  # a checkpoint after each block
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -103,17 +127,16 @@ def test_a_run_killed_in_an_epoch_ends_bit_for_bit_like_one_that_was_not(bank, t
     assert shlex.split((run / "command.txt").read_text()) == ["libra", *arguments]
 
     libra("train", "--resume", run)
-    assert same_weights(run / "last.safetensors", tmp_path / "whole" / "last.safetensors")
-    assert same_weights(run / "best.safetensors", tmp_path / "whole" / "best.safetensors")
+    assert same_weights(run / "last.safetensors", whole / "last.safetensors")
+    assert same_weights(run / "best.safetensors", whole / "best.safetensors")
     assert [row["rollout/epoch"] for row in progress(run)] == ["1", "2", "3"]
-    for a, b in zip(progress(run), progress(tmp_path / "whole")):
+    for a, b in zip(progress(run), progress(whole)):
         assert {key: a[key] for key in a if "time/" not in key} == {key: b[key] for key in b if "time/" not in key}
 
 
 @pytest.mark.parametrize("block", [7, 18], ids=["within an epoch", "at an epoch's end"])
-def test_ctrl_c_saves_and_says_how_to_go_on(bank, tmp_path, monkeypatch, block):
+def test_ctrl_c_saves_and_says_how_to_go_on(bank, whole, tmp_path, monkeypatch, block):
     """18 blocks of 16 weigh the 288 training patches."""
-    libra(*begin(bank, tmp_path / "whole"))
     run = tmp_path / "stopped"
     learn_block, calls = Learner.learn_block, []
 
@@ -129,15 +152,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(bank, tmp_path, monkeypatch, block):
     assert said.splitlines()[-1] == f"libra train --resume {run}"
     assert len(progress(run) if block == 18 else []) == block // 18
     libra(*shlex.split(said.splitlines()[-1])[1:])
-    assert same_weights(run / "last.safetensors", tmp_path / "whole" / "last.safetensors")
+    assert same_weights(run / "last.safetensors", whole / "last.safetensors")
 
 
-def test_a_finished_run_can_be_given_more_epochs(bank, tmp_path):
-    libra(*begin(bank, tmp_path / "long"))
+def test_a_finished_run_can_be_given_more_epochs(bank, whole, tmp_path):
     libra(*begin(bank, tmp_path / "short", epochs=1))
     assert "is finished" in libra("train", "--resume", tmp_path / "short")
     libra("train", "--resume", tmp_path / "short", "--epochs", "3")
-    assert same_weights(tmp_path / "short" / "last.safetensors", tmp_path / "long" / "last.safetensors")
+    assert same_weights(tmp_path / "short" / "last.safetensors", whole / "last.safetensors")
 
 
 def test_a_run_is_never_overwritten_and_goes_on_only_as_it_began(bank, tmp_path):
@@ -151,17 +173,60 @@ def test_a_run_is_never_overwritten_and_goes_on_only_as_it_began(bank, tmp_path)
         libra(*begin(bank, tmp_path))
     with pytest.raises(LibraError, match="is no run"):
         libra("train", "--resume", tmp_path / "nothing")
-    os.replace(bank, tmp_path / "old")
-    make_bank(images=10, rows=6, cols=6, seed=1).save(bank)
+
+
+def test_a_run_does_not_go_on_with_another_bank(tmp_path):
+    bank, run = tmp_path / "bank.safetensors", tmp_path / "run"
+    make_bank().save(bank)
+    libra(*begin(bank, run, epochs=1))
+    bank.unlink()  # it is mapped; overwritten, it would change under the first one's feet
+    make_bank(seed=1).save(bank)
     load_bank.cache_clear()
     with pytest.raises(LibraError, match="has changed since the run began"):
         libra("train", "--resume", run, "--epochs", "2")
 
 
+@pytest.mark.parametrize(("minutes", "cursor"), [(0, 11 * 16), (60, 0)], ids=["each block", "each epoch"])
+def test_at_most_one_checkpoint_interval_is_lost(bank, tmp_path, monkeypatch, minutes, cursor):
+    """The program ends in the 30th block without a word, the twelfth of the second epoch."""
+    learn_block, calls = Learner.learn_block, []
+
+    def crashing(learner):
+        calls.append(learner)
+        if len(calls) == 30:
+            raise MemoryError
+        return learn_block(learner)
+
+    monkeypatch.setattr(Learner, "learn_block", crashing)
+    with pytest.raises(MemoryError):
+        libra(*begin(bank, tmp_path / "run", "--checkpoint-minutes", minutes))
+    place = Checkpoint.load(tmp_path / "run" / "checkpoint" / "state.safetensors").numbers["learner"]
+    assert (place["epoch"], place["cursor"]) == (1, cursor)
+
+
+def test_the_callback_works_by_itself(tmp_path):
+    bank = make_bank(images=8)
+    train, validation = bank.split("train"), bank.split("validation")
+    env = make_vec_env(num_envs=8, bank=train, split=None)
+    agent = LibraDQN(env=env, policy_kwargs={"network": {"hidden": [8]}}, seed=0, device="cpu")
+    callback = EvaluationCallback(validation, best_path=tmp_path / "best.safetensors")
+    agent.learn_epochs(2, callback)
+    assert callback.epoch == 2
+    assert Weigher.load(tmp_path / "best.safetensors").evaluate(validation).mae == pytest.approx(callback.best_mae)
+
+    stock = PPO("MlpPolicy", env, n_steps=8, batch_size=64, seed=0, device="cpu")
+    callback = EvaluationCallback(validation, epoch_steps=5 * len(train), best_path=tmp_path / "best.zip")
+    stock.learn(2 * 5 * len(train), callback)
+    assert callback.epoch >= 2
+    assert PPO.load(tmp_path / "best.zip", device="cpu").num_timesteps > 0
+    with pytest.raises(LibraError, match="knows no epochs"):
+        stock.learn(8, EvaluationCallback(validation))
+
+
 # ---------------------------------------------------------------------------------------------------- what a run keeps
 
 
-def test_a_run_directory_holds_all_that_is_needed_to_repeat_it(bank, tmp_path):
+def test_a_run_directory_holds_all_that_is_needed_to_repeat_it(bank, tmp_path, pictures):
     run = tmp_path / "run"
     libra(*begin(bank, run, "--sb3-zip", "--seed", "3", epochs=2))
     config = json.loads((run / "config.json").read_text())
@@ -184,9 +249,8 @@ def test_a_run_directory_holds_all_that_is_needed_to_repeat_it(bank, tmp_path):
     assert set(events.Tags()["images"]) == {"pictures/count_map", "pictures/weighing"}
 
 
-def test_the_best_model_is_chosen_on_validation_and_evaluates_to_the_same_figures(bank, tmp_path):
-    run = tmp_path / "run"
-    libra(*begin(bank, run, epochs=4))
+def test_the_best_model_is_chosen_on_validation_and_evaluates_to_the_same_figures(bank, whole, tmp_path):
+    run = whole
     best = min(progress(run), key=lambda row: float(row["validation/mae"]))
     assert "MAE" in libra("evaluate", run, "--bank", bank, "--json", tmp_path / "figures.json")
     figures = json.loads((tmp_path / "figures.json").read_text())
@@ -281,18 +345,18 @@ OTHERS = {
 @pytest.mark.parametrize("algo", OTHERS)
 def test_the_same_command_trains_and_judges_other_algorithms(bank, tmp_path, algo):
     run = tmp_path / "run"
-    libra(*begin(bank, run, "--algo", algo, epochs=2, changes=OTHERS[algo]))
+    libra(*begin(bank, run, "--algo", algo, epochs=1, changes=OTHERS[algo]))
     rows = progress(run)
-    assert [row["rollout/epoch"] for row in rows] == ["1", "2"]
+    assert [row["rollout/epoch"] for row in rows] == ["1"]
     libra("evaluate", run, "--bank", bank, "--json", tmp_path / "figures.json")
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert figures["mae"] == pytest.approx(min(float(row["validation/mae"]) for row in rows))
+    assert figures["mae"] == pytest.approx(float(rows[0]["validation/mae"]))
 
 
 def test_an_sb3_run_goes_on_from_its_last_zip(bank, tmp_path):
     run = tmp_path / "run"
     libra(*begin(bank, run, "--algo", "ppo", epochs=1, changes=ON_POLICY))
-    libra("train", "--resume", run, "--epochs", "2")
+    assert "not bit for bit" in libra("train", "--resume", run, "--epochs", "2")
     steps = [int(row["time/total_timesteps"]) for row in progress(run)]
     assert steps == [1440, 2880]  # 5 a patch, 288 patches, in steps of 16
 

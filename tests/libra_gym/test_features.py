@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -272,22 +273,25 @@ def test_a_chain_of_kills_does_no_harm(photos: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
-def test_a_killed_builder_leaves_no_lock_though_its_readers_live_on(photos: Path, tmp_path: Path) -> None:
-    def run() -> None:
-        make(
-            photos,
-            tmp_path / "out",
-            workers=2,
-            progress=lambda n, _: os.kill(os.getpid(), signal.SIGKILL) if n > 4 else None,
-        )
+def test_a_killed_builder_leaves_neither_a_lock_nor_readers(photos: Path, tmp_path: Path) -> None:
+    for number in range(len(SIZES)):
+        write_photo(photos / "train", f"t{number}", (256, 320), 5, number)  # more than a pipe holds
+    alive, inherited = os.pipe()  # reads as ended when the last process that inherited it is gone
 
-    process = FORK.Process(target=run)
+    def die(done: int, total: int) -> None:
+        if done > 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = FORK.Process(target=lambda: make(photos, tmp_path / "out", workers=2, progress=die))
     process.start()
+    os.close(inherited)
     process.join()
     assert process.exitcode == -signal.SIGKILL
     make(photos, tmp_path / "out")
     make(photos, tmp_path / "undisturbed")
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
+    assert select.select([alive], [], [], 60)[0], "a reader outlived its builder"
+    os.close(alive)
 
 
 def test_a_second_builder_is_told_who_holds_the_directory(photos: Path, tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""`libra demo`: train LibraNet on the embedded scenes, count unseen ones, and show how."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from experiments.runs import RunDirectory, plan, train
+from experiments.runs.pictures import draw
+from libra_gym.bank import load_bank
+from libra_gym.datasets.synthetic import redraw
+from libra_gym.evaluation import Evaluation
+from libra_gym.weigher import Weigher
+
+ROWS = 16
+"""How many images the table of counts shows."""
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where pictures and the trained model go.")] = Path("demo-out"),
+    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+) -> None:
+    """Train LibraNet on synthetic crowds that ship with the package, count scenes it has not seen, and draw a weighing."""
+    console = Console()
+    console.print("[bold]1. Training[/bold] LibraNet on synthetic scenes with real VGG16 features")
+    run = RunDirectory(out / "run")
+    shutil.rmtree(run.path, ignore_errors=True)
+    config = plan("demo", preset="demo", seed=seed)
+    run.begin(config, ["libra", "demo"])
+    trained = train(run, config, console)
+    if not trained.finished:
+        raise typer.Exit(1)
+
+    console.print("\n[bold]2. Counting[/bold] the test scenes")
+    weigher = Weigher.load(run.model_path("best"))
+    bank = load_bank("demo", "test").with_quantizer(weigher.quantizer or load_bank("demo").quantizer)
+    result = weigher.evaluate(bank)
+    console.print(_counts(result))
+    console.print(result.table())
+
+    console.print("\n[bold]3. Pictures[/bold]")
+    photo = redraw(bank.images[int(bank.people.argmax())].name).image
+    for name, figure in draw(weigher, bank, weigher.task, photo).items():
+        path = out / f"{name}.png"
+        figure.savefig(path, dpi=110)
+        console.print(f"   {path}")
+    console.print(
+        f"\nThe model is {run.model_path('best')}; it has only seen drawn crowds, so do not ask it about real ones."
+    )
+
+
+def _counts(result: Evaluation) -> Table:
+    table = Table("scene", title="people in each scene")
+    for column in ("there are", "counted", "error"):
+        table.add_column(column, justify="right")
+    for record in result.records[:ROWS]:
+        table.add_row(record.name, f"{record.people:.0f}", f"{record.count:.0f}", f"{record.count - record.people:+.0f}")
+    return table
