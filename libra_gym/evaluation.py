@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -120,7 +121,7 @@ def evaluate(
     counts = readout_values(bank, readout)[weighed.value] if on_intervals else weighed.value * task.tick
     figures = score(counts, bank, intervals=weighed.value if on_intervals else None)
     mean_return = float(_returns(weighed, bank, task, gamma).mean())
-    best = solve(task, gamma=gamma).returns[bank.intervals.cpu().numpy()].mean() if on_intervals else None
+    best = _best_returns(task, gamma)[bank.intervals.cpu().numpy()].mean() if on_intervals else None
     return Evaluation(
         **vars(figures),
         mean_steps=float(weighed.steps.mean()),
@@ -128,6 +129,12 @@ def evaluate(
         mean_return=mean_return,
         regret=None if best is None else float(best) - mean_return,
     )
+
+
+@lru_cache(maxsize=16)
+def _best_returns(task: WeighingTask, gamma: float) -> Floats:
+    """The oracle's return for each interval; the same scale is judged epoch after epoch."""
+    return solve(task, gamma=gamma).returns
 
 
 def weigh(policy: Policy, bank: FeatureBank, task: WeighingTask, *, batch: int = 8192) -> Weighed:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from experiments.benchmarks import BenchOptions
 from libra_gym.counts import KERNELS, PATCH, Points, Size, inside, patch_counts, sigmas
 from libra_gym.datasets import open_dataset
 
@@ -18,8 +19,8 @@ _SAMPLE = 3
 _REPEATS = 20
 
 
-def run(root: Path | None) -> dict[str, float]:
-    """Measure on ShanghaiTech A train in `root`, or on made-up dots of like number without it.
+def run(options: BenchOptions) -> dict[str, float]:
+    """Measure on ShanghaiTech A train in `options.root`, or on made-up dots of like number without it.
 
     - ``counts_vs_scipy``: how many times faster an image's patch counts are, the median over a seeded sample of images.
     - ``counts_a_train_s``: seconds of patch counts for all of A train (300 photos); only with `root`.
@@ -27,6 +28,7 @@ def run(root: Path | None) -> dict[str, float]:
     Both sides start from the dots in memory and end with patch counts, including the search for neighbours. Reading of
     photos and labels is not in it. Time is that of the process on all its cores, so that threads earn nothing.
     """
+    root = options.root
     crowds = _real(root) if root else _made_up()
     sample = np.random.default_rng(0).choice(len(crowds), _SAMPLE, replace=False)
     figures = {"counts_vs_scipy": float(np.median([_ratio(*crowds[index]) for index in sample]))}

@@ -1,6 +1,6 @@
 """How fast LibraDQN learns and weighs: against stock SB3, against its own matrix products, and against the backbone.
 
-All three run on the demo bank with the paper's network (2×1024), batch (128) and ratio (one update per 100 transitions).
+All three have the paper's network (2×1024), batch (128) and ratio (one update per 100 transitions).
 """
 
 from __future__ import annotations

@@ -24,13 +24,14 @@ ROWS = 16
 def demo(
     out: Annotated[Path, typer.Option(help="Where pictures and the trained model go.")] = Path("demo-out"),
     seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of the training; the recipe's if not given.")] = None,
 ) -> None:
-    """Train LibraNet on synthetic crowds that ship with the package, count scenes it has not seen, and draw a weighing."""
+    """Train LibraNet on the synthetic crowds that ship with the package, count unseen ones, and draw a weighing."""
     console = Console()
     console.print("[bold]1. Training[/bold] LibraNet on synthetic scenes with real VGG16 features")
     run = RunDirectory(out / "run")
     shutil.rmtree(run.path, ignore_errors=True)
-    config = plan("demo", preset="demo", seed=seed)
+    config = plan("demo", preset="demo", seed=seed, epochs=epochs)
     run.begin(config, ["libra", "demo"])
     trained = train(run, config, console)
     if not trained.finished:
@@ -59,5 +60,7 @@ def _counts(result: Evaluation) -> Table:
     for column in ("there are", "counted", "error"):
         table.add_column(column, justify="right")
     for record in result.records[:ROWS]:
-        table.add_row(record.name, f"{record.people:.0f}", f"{record.count:.0f}", f"{record.count - record.people:+.0f}")
+        table.add_row(
+            record.name, f"{record.people:.0f}", f"{record.count:.0f}", f"{record.count - record.people:+.0f}"
+        )
     return table

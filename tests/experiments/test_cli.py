@@ -1,0 +1,54 @@
+"""The `libra` command as a user meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def libra(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.cli", *arguments], capture_output=True, text=True, cwd=cwd, check=False
+    )
+
+
+def test_every_command_has_help(tmp_path):
+    shown = libra("--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    for command in ("data", "features", "train", "evaluate", "bench", "demo"):
+        assert command in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("bench", "--only", "weather"), "weather"),
+        (("data", "check", "--dataset", "shanghaitech_a", "--root", "nowhere"), "nowhere"),
+        (("evaluate", "no-run", "--bank", "demo"), "no-run"),
+        (("train", "--bank", "no-bank", "--out", "run"), "no-bank"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_and_status_2(tmp_path, arguments, named):
+    failed = libra(*arguments, cwd=tmp_path)
+    assert failed.returncode == 2
+    assert named in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert len(failed.stderr.strip().splitlines()) == 1
+
+
+def test_benchmarks_are_written_as_one_flat_dict(tmp_path):
+    done = libra("bench", "--only", "counts", "--out", "figures.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["counts_vs_scipy"] > 300
+
+
+@pytest.mark.slow
+def test_the_demo_counts_and_draws(tmp_path):
+    done = libra("demo", "--out", "demo-out", "--epochs", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "scene-0104" in done.stdout
+    assert "MAE" in done.stdout
+    for picture in ("count_map.png", "weighing.png"):
+        assert (tmp_path / "demo-out" / picture).stat().st_size > 20_000
