@@ -58,7 +58,7 @@ class Backbone(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Features of normalised images; with levels, each is averaged over the patch and they are concatenated."""
-        x = input.contiguous(memory_format=torch.channels_last)  # a quarter faster than NCHW for VGG16 on a CPU
+        x = input.contiguous(memory_format=torch.channels_last)  # an eighth less time than NCHW for VGG16 on a CPU
         if not self.levels:
             return super().forward(x)
         grid = (x.shape[2] // STRIDE, x.shape[3] // STRIDE)

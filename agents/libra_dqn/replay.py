@@ -1,7 +1,7 @@
 """Replay by index.
 
 A patch's features never change, and the task knows every reward and next state exactly. So a stored transition is the
-patch's number, what lay on the pan and the action: fifteen bytes, where SB3's buffer keeps two observations.
+patch's number, what lay on the pan and the action: eighteen bytes, where SB3's buffer keeps two observations.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ Progress = Callable[[int, int], None]
 """Called with the photos that are done and all photos."""
 
 PHOTOS_PER_SHARD = 16
-BATCH_PIXELS = 1 << 20
-"""Views of one size go through the backbone together up to this many pixels; VGG16 needs about 0.5 kB for each."""
+BATCH_PIXELS = 1 << 19
+"""Views of one size go through the backbone together up to this many pixels; VGG16 needs about 0.6 kB for each."""
 PREPROCESSING = {
     "colour": "RGB / 255",
     "mean": list(IMAGENET_MEAN),
