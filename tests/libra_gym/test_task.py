@@ -290,3 +290,68 @@ def test_a_negative_tolerance_is_refused():
 def test_pools_are_symmetric():
     for pool in (INTERVAL_POOL, COUNT_POOL):
         assert sorted(-w for w in pool) == list(pool)
+
+
+# ------------------------------------------------------------------------------------------- rewards by remaining error
+
+PEOPLE = tuple(np.exp(0.1 * np.arange(40)) - 1.0)
+BY_ERROR = WeighingTask.intervals(40, people=PEOPLE, rewards=Rewards(shape="error"))
+
+
+def deviance(y, x):
+    y, x = y + 0.5, x + 0.5
+    return y * np.log(y / x) - (y - x)
+
+
+@given(st.integers(0, 39), st.lists(st.integers(0, 7), max_size=8))
+def test_rewards_by_error_add_up_to_what_was_taken_off(truth, actions):
+    value, total = np.array(0), 0.0
+    for step, action in enumerate(actions):
+        outcome = BY_ERROR.outcome(np.array(truth), value, np.array(action), np.array(step))
+        value, total = outcome.value, total + float(outcome.reward)
+    taken_off = deviance(PEOPLE[truth], PEOPLE[0]) - deviance(PEOPLE[truth], PEOPLE[int(value)])
+    assert total == pytest.approx(taken_off, abs=1e-4)
+
+
+def test_ending_neither_adds_nor_takes_off():
+    assert reward(20, 7, "end", task=BY_ERROR) == 0
+    assert reward(20, 20, "end", step=7, task=BY_ERROR) == 0
+
+
+@given(st.lists(st.integers(0, 39), min_size=1, max_size=30))
+def test_the_best_value_for_an_unsure_agent_is_the_mean(truths):
+    """The value with the least expected error is, as near as the intervals allow, the mean number of people."""
+    expected = np.array([np.mean([deviance(PEOPLE[g], x) for g in truths]) for x in PEOPLE])
+    best, mean = PEOPLE[int(expected.argmin())], np.mean([PEOPLE[g] for g in truths])
+    below = max(p for p in PEOPLE if p <= mean + 1e-9)
+    above = min((p for p in PEOPLE if p >= mean - 1e-9), default=PEOPLE[-1])
+    assert below - 1e-9 <= best <= above + 1e-9
+
+
+@given(st.data())
+def test_tables_and_torch_agree_on_rewards_by_error(data):
+    draw = lambda top: np.array(data.draw(st.lists(st.integers(0, top), min_size=5, max_size=5)))  # noqa: E731
+    situation = [draw(top) for top in (39, 39, BY_ERROR.end, 7)]
+    expected = BY_ERROR.outcome(*situation).reward
+    np.testing.assert_allclose(TaskTables(BY_ERROR).outcome(*situation).reward, expected, rtol=1e-6)
+    np.testing.assert_allclose(BY_ERROR.outcome(*map(torch.from_numpy, situation)).reward, expected, rtol=1e-6)
+
+
+def test_real_valued_counts_have_rewards_by_error_too():
+    task = WeighingTask.counts(30.0).with_rewards(shape="error")
+    gain = task.reward(np.array(512.0), np.array(0), np.array(17), np.array(0))  # five of 5.12 people
+    assert gain == pytest.approx(deviance(5.12, 0.0) - deviance(5.12, 5.0), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: WeighingTask.intervals(40, rewards=Rewards(shape="error")),
+        lambda: WeighingTask.intervals(40, people=(1.0, 2.0)),
+        lambda: Rewards(shape="round"),
+        lambda: Rewards(error_offset=0.0),
+    ],
+)
+def test_impossible_rewards_by_error_are_refused(make):
+    with pytest.raises(LibraError):
+        make()
