@@ -3,20 +3,10 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from stable_baselines3 import PPO
 
 import libra_gym
 from agents import make_vec_env
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The networks are small, and threads that wait for each other are what makes short runs long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def weigh(policy):

@@ -25,15 +25,6 @@ ALGORITHMS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The networks are small, and threads that wait for each other are what makes short runs long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Recorder(VecEnvWrapper):
     """Counts the actions sent, and those that were illegal where they were sent."""
 

@@ -12,15 +12,6 @@ import libra_gym  # noqa: F401 (registers the environments)
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The networks are small, and threads that wait for each other are what makes short runs long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def dqn(envs, *, steps, seed=1, gamma=0.9, learning_starts=20, updates=3, batch_size=128, target_every=25):
     """Returns the Q network, the losses and the returns of the finished episodes."""
     rng = np.random.default_rng(seed)

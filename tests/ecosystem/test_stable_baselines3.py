@@ -23,15 +23,6 @@ ALGORITHMS = {
 LOSSES = {DQN: ["train/loss"], PPO: ["train/value_loss", "train/entropy_loss"], A2C: ["train/value_loss"]}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The networks are small, and threads that wait for each other are what makes short runs long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def build(algorithm, env, **settings):
     return algorithm("MlpPolicy", env, seed=0, device="cpu", **(ALGORITHMS[algorithm] | settings))
 

@@ -1,0 +1,202 @@
+"""What a run is: every setting, resolved, and the bank it learns from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from agents.registry import Algorithm, find_algorithm
+from libra_gym.bank import FeatureBank, bank_names, load_bank
+from libra_gym.errors import LibraError
+from libra_gym.network import NetworkSettings
+from libra_gym.quantizer import Quantizer
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of a run, as they stand in its `config.json`."""
+
+    algo: str
+    preset: str
+    seed: int
+    device: str
+    epochs: int
+    bank: str
+    """A registered name, or the absolute path of a file or feature directory."""
+    fingerprint: str
+    """Of the bank; a run goes on only with the bank it began with."""
+    train_split: str
+    validation_split: str
+    quantizer: dict[str, Any]
+    """Fitted to the training split alone."""
+    task: dict[str, Any] | None
+    """The scale; None for a one-step head."""
+    num_envs: int
+    env: dict[str, Any]
+    """Arguments of the environment besides the bank."""
+    settings: dict[str, Any]
+    """Every argument of the algorithm."""
+    about: dict[str, Any]
+    """Where the features come from; goes into the saved models."""
+    checkpoint_minutes: float
+    sb3_zip: bool
+    wandb: str | None
+    """The id of the W&B run."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The line of the algorithm table."""
+        return find_algorithm(self.algo)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def load(cls, path: Path) -> RunConfig:
+        """Read a `config.json`."""
+        try:
+            settings = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise LibraError(
+                f"{str(path.parent)!r} is no run: its {path.name} cannot be read ({error.strerror})."
+            ) from None
+        except ValueError as error:
+            raise LibraError(f"{str(path)!r} is damaged ({error}); start the training anew.") from None
+        known = {field.name for field in fields(cls)}
+        if not isinstance(settings, dict) or settings.keys() != known:
+            raise LibraError(f"{str(path)!r} is not the configuration of a run of this version of libra-gym.")
+        return cls(**settings)
+
+    def open_bank(self) -> tuple[FeatureBank, FeatureBank]:
+        """The training and the validation bank, after a check that they are still the same."""
+        bank = load_bank(self.bank)
+        if fingerprint(bank) != self.fingerprint:
+            raise LibraError(f"Bank {self.bank!r} has changed since the run began; bring it back, or start a new run.")
+        bank = bank.with_quantizer(Quantizer.from_dict(self.quantizer))
+        return bank.split(self.train_split), bank.split(self.validation_split)
+
+
+def plan(
+    bank: str,
+    algo: str = "libra_dqn",
+    preset: str = "default",
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    epochs: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    train_split: str = "train",
+    validation_split: str = "validation",
+    checkpoint_minutes: float = 5.0,
+    sb3_zip: bool = False,
+    wandb: bool = False,
+) -> RunConfig:
+    """Resolve a run: preset and changes to settings, bank to fingerprint and quantizer, environment to task."""
+    algorithm = find_algorithm(algo)
+    settings = algorithm.preset(preset, changes)
+    opened = load_bank(bank)
+    training = opened.split(train_split)
+    opened.split(validation_split)  # there must be one to choose the model by
+    training = training.with_quantizer(fit_quantizer(training))
+    asked = settings.pop("epochs")
+    num_envs, env = settings.pop("num_envs", 0), settings.pop("env", None) or {}
+    if algorithm.kind == "libra":
+        settings["policy_kwargs"] = _with_network(settings.get("policy_kwargs") or {})
+    config = RunConfig(
+        algo=algo,
+        preset=preset,
+        seed=seed,
+        device=str(_device(device)),
+        epochs=asked if epochs is None else epochs,
+        bank=bank if bank in bank_names() else str(Path(bank).resolve()),
+        fingerprint=fingerprint(opened),
+        train_split=train_split,
+        validation_split=validation_split,
+        quantizer=training.quantizer.to_dict(),
+        task=None if algorithm.kind == "head" else _task(training, num_envs, env),
+        num_envs=num_envs,
+        env=env,
+        settings=settings,
+        about=_about(opened),
+        checkpoint_minutes=checkpoint_minutes,
+        sb3_zip=sb3_zip,
+        wandb=secrets.token_hex(4) if wandb else None,
+    )
+    if not isinstance(config.epochs, int) or config.epochs < 1:
+        raise LibraError(f"epochs is {config.epochs}, but a run needs at least 1.")
+    return config
+
+
+def fit_quantizer(training: FeatureBank) -> Quantizer:
+    """Intervals and bin means of the training patches alone; C is as large as they need.
+
+    A bank with other intervals than the appendix's keeps its edges.
+    """
+    counts = training.counts.cpu().numpy()
+    edges = training.quantizer.edges
+    if len(edges) > 0 and np.allclose(edges, Quantizer.log(len(edges) + 1).edges):
+        return Quantizer.fit_log(counts, readout="mean")
+    return training.quantizer.with_means(counts)
+
+
+def fingerprint(bank: FeatureBank, rows: int = 256) -> str:
+    """A hash of what is in a bank: its images, all counts, and an even sample of the features."""
+    digest = hashlib.sha256(json.dumps([asdict(image) for image in bank.images]).encode())
+    digest.update(bank.counts.cpu().float().numpy().tobytes())
+    sample = torch.linspace(0, len(bank) - 1, min(rows, len(bank))).long().to(bank.device)
+    digest.update(bank.gather(sample).cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _task(training: FeatureBank, num_envs: int, env: dict[str, Any]) -> dict[str, Any]:
+    from agents import make_vec_env
+
+    try:
+        scales = make_vec_env(num_envs=num_envs, bank=training, split=None, **env)
+    except TypeError as error:
+        raise LibraError(f"The environment cannot be made with {env!r} ({error}).") from None
+    task: dict[str, Any] = json.loads(json.dumps(scales.task.to_dict()))
+    return task
+
+
+def _about(bank: FeatureBank) -> dict[str, Any]:
+    """Where the bank's features come from, as far as it knows."""
+    about: dict[str, Any] = {
+        key: bank.meta[key] for key in ("dataset", "backbone", "weights", "kernel") if key in bank.meta
+    }
+    if "backbone" in about:
+        from libra_gym.features.build import PREPROCESSING
+
+        about["preprocessing"] = bank.meta.get("preprocessing", PREPROCESSING)
+    return {"bank": bank.name, **about}
+
+
+def _with_network(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The network in full; its input and output are the bank's and the task's."""
+    sizes = {"channels", "steps", "actions"}
+    try:
+        network = NetworkSettings(**(policy_kwargs.get("network") or {})).to_dict()
+    except TypeError:
+        known = ", ".join(field.name for field in fields(NetworkSettings) if field.name not in sizes)
+        raise LibraError(f"policy_kwargs.network knows only: {known}.") from None
+    return {**policy_kwargs, "network": {key: value for key, value in network.items() if key not in sizes}}
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise LibraError(f"There is no device {name!r} here; take auto, cpu or cuda.") from None
+    return device

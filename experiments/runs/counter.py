@@ -1,0 +1,89 @@
+"""Trained counters, opened from a run or from a model file, whatever kind they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from safetensors import SafetensorError, safe_open
+
+from agents.heads import FORMAT as HEAD_FORMAT
+from agents.heads import Head
+from experiments.runs.config import RunConfig
+from experiments.runs.directory import RunDirectory
+from libra_gym.bank import FeatureBank
+from libra_gym.errors import LibraError
+from libra_gym.evaluation import evaluate
+from libra_gym.metrics import Score
+from libra_gym.quantizer import Quantizer
+from libra_gym.task import WeighingTask
+from libra_gym.weigher import Weigher
+
+
+class Counter(Protocol):
+    """Counts the images of a bank, and knows what it was trained on."""
+
+    about: dict[str, Any]
+
+    def evaluate(self, bank: FeatureBank, readout: Any = ...) -> Score:
+        """The error of its counts."""
+        ...
+
+
+def open_counter(path: str | Path, which: str = "best") -> Counter:
+    """The best (or last) model of a run, or the model in a file."""
+    path = Path(path)
+    if path.is_dir():
+        run = RunDirectory(path)
+        config = RunConfig.load(run.config_path)
+        if config.algorithm.kind == "sb3":
+            return SB3Counter(config, run.model_path(which, ".zip"))
+        path = run.model_path(which)
+        if not path.exists():
+            raise LibraError(f"{str(run.path)!r} has no {path.name} yet; it is written at the end of the first epoch.")
+    header = _head_header(path)
+    return Weigher.load(path) if header is None else HeadCounter(Head.load(path), header["about"])
+
+
+class HeadCounter:
+    """A one-step head."""
+
+    def __init__(self, head: Head, about: dict[str, Any]) -> None:
+        self.head = head
+        self.about = about
+
+    def evaluate(self, bank: FeatureBank, readout: str = "mean") -> Score:
+        """`mean` takes the likeliest interval's mean, `expectation` the mean over all intervals."""
+        if readout == "expectation":
+            return self.head.evaluate(bank, "expectation")
+        if readout == "mean":
+            return self.head.evaluate(bank, "argmax")
+        raise LibraError(f"A one-step head has no readout {readout!r}; take 'mean' or 'expectation'.")
+
+
+class SB3Counter:
+    """A model of Stable-Baselines3 in its own zip, which SB3 unpickles: open only what you trust."""
+
+    def __init__(self, config: RunConfig, path: Path) -> None:
+        if not path.exists():
+            raise LibraError(f"There is no model {str(path)!r} yet; it is written at the end of the first epoch.")
+        assert config.task is not None
+        self.about = config.about
+        self.task = WeighingTask.from_dict(config.task)
+        self.quantizer = Quantizer.from_dict(config.quantizer)
+        self.model = config.algorithm.load().load(path, device=config.device)
+
+    def evaluate(self, bank: FeatureBank, readout: Any = "mean") -> Score:
+        """Count with the quantizer that the model was trained with."""
+        return evaluate(self.model, bank.with_quantizer(self.quantizer), task=self.task, readout=readout)
+
+
+def _head_header(path: Path) -> dict[str, Any] | None:
+    """What a head's file says of it; None where it is no head's."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header: dict[str, Any] | None = json.loads((file.metadata() or {}).get(HEAD_FORMAT, "null"))
+            return header
+    except (SafetensorError, OSError):
+        return None

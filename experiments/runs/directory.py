@@ -1,0 +1,109 @@
+"""The directory of a run: what is in it, and how its files come to be whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from experiments.runs.config import RunConfig
+from libra_gym.errors import LibraError
+from libra_gym.features.storage import LOCK, locked, write_whole
+
+PACKAGES = ("libra-gym", "torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "safetensors")
+_PARTIAL = ".partial-"
+
+
+class RunDirectory:
+    """Where the files of a run are."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def config_path(self) -> Path:
+        """All settings."""
+        return self.path / "config.json"
+
+    @property
+    def progress_path(self) -> Path:
+        """One row per epoch."""
+        return self.path / "progress.csv"
+
+    @property
+    def tensorboard_path(self) -> Path:
+        """Event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """What a run goes on from."""
+        return self.path / "checkpoint" / "state.safetensors"
+
+    def model_path(self, which: str, suffix: str = ".safetensors") -> Path:
+        """The `best` or the `last` model."""
+        return self.path / f"{which}{suffix}"
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on."""
+        return f"libra train --resume {shlex.quote(str(self.path))}"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For this process alone."""
+        with locked(self.path):
+            yield
+
+    def check_free(self) -> None:
+        """Refuse a directory in which something is."""
+        if self.config_path.exists():
+            raise LibraError(
+                f"{str(self.path)!r} holds a run already; go on with `{self.resume_command}`, or give another --out."
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(entry.name != LOCK for entry in self.path.iterdir())):
+            raise LibraError(f"{str(self.path)!r} is not an empty directory; give another --out.")
+
+    def begin(self, config: RunConfig, command: Sequence[str]) -> None:
+        """Write down what will be run and with what; also when a run goes on."""
+        self.checkpoint_path.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in self.path.glob(f"{_PARTIAL}*"):
+            leftover.unlink()
+        found = {"python": platform.python_version(), "platform": platform.platform()}
+        for package in PACKAGES:
+            try:
+                found[package] = version(package)
+            except PackageNotFoundError:
+                found[package] = "not installed as a package"
+        write_whole(self.path / "versions.json", _json(found))
+        with (self.path / "command.txt").open("a", encoding="utf-8") as file:
+            file.write(shlex.join(command) + "\n")
+        write_whole(self.config_path, _json(config.to_dict()))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; it takes the place of `path` when all is written and on disk."""
+    partial = path.with_name(_PARTIAL + path.name)
+    try:
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def command_line() -> list[str]:
+    """The command as it was typed."""
+    return ["libra", *sys.argv[1:]]
+
+
+def _json(content: object) -> bytes:
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
