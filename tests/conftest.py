@@ -1,5 +1,6 @@
 """Small banks and where the real data are, for all tests."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,9 @@ import torch
 
 from libra_gym.bank import BankImage, FeatureBank
 
-torch.set_num_threads(1)  # tests run side by side; threads that wait for each other's cores cost more than they give
+# Tests run side by side: threads that wait for each other's cores, here or in a subprocess, cost more than they give.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

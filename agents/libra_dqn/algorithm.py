@@ -56,6 +56,7 @@ class LibraDQN(DQN):
         mask_target: leave illegal actions out of the target's maximum.
         backup: learn from the action `taken`, or from `all` actions of each stored situation; the task is exact, so
             that their rewards and next states are known without trying them.
+        average: decay of a running average of the network's weights that `weigher` counts with; 0 keeps none.
         normalise: standardise features by the mean and deviation over the bank.
         calibrate: give the finished counter a look-up table fitted to what it weighs (`Weigher.calibrate`).
         final_learning_rate: let the learning rate fall in a line to this; None keeps it.
@@ -90,6 +91,7 @@ class LibraDQN(DQN):
         double: bool = False,
         mask_target: bool = True,
         backup: Literal["taken", "all"] = "taken",
+        average: float = 0.0,
         normalise: bool = False,
         calibrate: bool = False,
         final_learning_rate: float | None = None,
@@ -117,6 +119,7 @@ class LibraDQN(DQN):
         self.double = double
         self.mask_target = mask_target
         self.backup = backup
+        self.average = average
         self.normalise = normalise
         self.calibrate = calibrate
         if final_learning_rate is not None and isinstance(learning_rate, float):
@@ -185,6 +188,7 @@ class LibraDQN(DQN):
             double=self.double,
             mask_target=self.mask_target,
             backup=self.backup,
+            average=self.average,
             max_grad_norm=self.max_grad_norm,
         )
         fresh = self.num_timesteps == 0 and self._n_updates == 0
@@ -202,11 +206,11 @@ class LibraDQN(DQN):
             self.learner.normalise()
 
     def weigher(self, about: Mapping[str, Any] | None = None) -> Weigher:
-        """The agent as a counter that needs no SB3; its network is the agent's own, not a copy."""
+        """The agent as a counter that needs no SB3; its network is the agent's own (or its average), not a copy."""
         if self.learner is None:
             raise LibraError("Only an agent on the scales of agents.make_vec_env(...) is a weigher.")
         quantizer = self.learner.bank.quantizer if self.learner.task.tick == 1.0 else None
-        weigher = Weigher(self.learner.online, self.learner.task, quantizer, about)
+        weigher = Weigher(self.learner.judged, self.learner.task, quantizer, about)
         return weigher.calibrate(self.learner.bank) if self.calibrate and quantizer is not None else weigher
 
     # ----------------------------------------------------------------------------------------------------- learning

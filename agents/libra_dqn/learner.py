@@ -6,6 +6,7 @@ go to the replay, and the updates that they pay for follow.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class LearnerSettings:
     double: bool
     mask_target: bool
     backup: Literal["taken", "all"]
+    average: float
     max_grad_norm: float
 
 
@@ -83,6 +85,7 @@ class Learner:
         self.truth = self.bank.intervals if task.tick == 1.0 else self.bank.counts.double() / task.tick
         self.online, self.target, self.optimizer, self.loss = online, target, optimizer, loss
         self.settings = settings
+        self.averaged = copy.deepcopy(online).requires_grad_(False).eval() if settings.average > 0 else None
         self.replay = IndexReplay(settings.buffer_size, task.max_steps, self.device)
         self.seed = torch.seed() % 2**32 if seed is None else seed
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
@@ -106,11 +109,17 @@ class Learner:
         loss, updates = self._tally[:2].tolist()
         return loss / updates if updates else math.nan
 
+    @property
+    def judged(self) -> ScaleNetwork:
+        """The network to count with: the average of the online one over its updates, if one is kept."""
+        return self.online if self.averaged is None else self.averaged
+
     def normalise(self) -> None:
         """Standardise both networks' input over the bank."""
         features = self.bank.features[:]
-        for network in (self.online, self.target):
-            network.normalise(features)
+        for network in (self.online, self.target, self.averaged):
+            if network is not None:
+                network.normalise(features)
 
     # ----------------------------------------------------------------------------------------------------- the loop
 
@@ -213,6 +222,10 @@ class Learner:
             torch.nn.utils.clip_grad_norm_(self.online.parameters(), self.settings.max_grad_norm)
         self.optimizer.step()
         self.updates += 1
+        if self.averaged is not None:
+            # The first updates count more than an average over so many would let them.
+            decay = min(self.settings.average, self.updates / (self.updates + 10))
+            torch._foreach_lerp_(list(self.averaged.parameters()), list(self.online.parameters()), 1.0 - decay)
         self._tally[0] += loss.detach()
         self._tally[1] += 1
 
@@ -261,6 +274,8 @@ class Learner:
         tensors = {f"replay.{name}": column.contiguous() for name, column in self.replay.state().items()}
         tensors |= {f"online.{name}": value for name, value in self.online.state_dict().items()}
         tensors |= {f"target.{name}": value for name, value in self.target.state_dict().items()}
+        if self.averaged is not None:
+            tensors |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
         optimizer = self.optimizer.state_dict()
         for index, slots in optimizer["state"].items():
             tensors |= {
@@ -283,6 +298,8 @@ class Learner:
         """The inverse of `state`."""
         self.online.load_state_dict(_under("online.", tensors))
         self.target.load_state_dict(_under("target.", tensors))
+        if self.averaged is not None:
+            self.averaged.load_state_dict(_under("averaged.", tensors))
         self.replay.load_state(_under("replay.", tensors), numbers["position"])
         optimizer = self.optimizer.state_dict()
         slots: dict[int, dict[str, Tensor]] = {}

@@ -232,17 +232,32 @@ def test_the_fast_path_and_plain_predict_weigh_alike(encoding):
     assert same.mean() > 0.995  # a tie within float rounding may fall either way
 
 
-def test_training_can_stop_anywhere_and_go_on_bit_for_bit():
-    def weights(model):
-        return torch.cat([p.flatten() for p in model.q_net.parameters()])
+def test_an_average_of_the_weights_follows_the_network():
+    model = agent(average=0.9)
+    learner = model.learner
+    model.learn_epochs(2)
+    flat = lambda net: torch.cat([p.flatten() for p in net.parameters()])  # noqa: E731
+    before, online = flat(learner.averaged).clone(), flat(learner.online)
+    assert not torch.equal(before, online)
+    assert model.weigher().network is learner.averaged
+    learner._update()
+    share = max(0.1, 10 / (learner.updates + 10))
+    expected = before.lerp(flat(learner.online), share)
+    torch.testing.assert_close(flat(learner.averaged), expected)
 
-    through, stopped = agent(), agent()
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_training_can_stop_anywhere_and_go_on_bit_for_bit(average):
+    def weights(model):
+        return torch.cat([p.flatten() for p in model.learner.judged.parameters()])
+
+    through, stopped = agent(average=average), agent(average=average)
     through.learn_epochs(3)
     for _ in range(4):  # in the middle of an epoch
         stopped.learner.learn_block()
     tensors, numbers = stopped.learner.state()
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    resumed = agent(seed=99)
+    resumed = agent(seed=99, average=average)
     resumed.learner.load_state(tensors, numbers)
     resumed.learn_epochs(3, reset_num_timesteps=False)
     assert torch.equal(weights(through), weights(resumed))
