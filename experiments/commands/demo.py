@@ -49,7 +49,7 @@ def demo(
     for name, figure in draw(weigher, bank, weigher.task, photo).items():
         path = out / f"{name}.png"
         figure.savefig(path, dpi=110)
-        console.print(f"   {path}")
+        console.print(f"   {path}", soft_wrap=True, markup=False)
     console.print(
         f"\nThe model is {run.model_path('best')}; it has only seen drawn crowds, so do not ask it about real ones."
     )

@@ -86,7 +86,7 @@ def features(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     _report(open_features(out), manifest)
-    console.print(f"{out} is ready ({time.perf_counter() - start:.0f} s)")
+    console.print(f"{out} is ready ({time.perf_counter() - start:.0f} s)", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -96,7 +96,7 @@ def verify(directory: Annotated[Path, typer.Argument(help="The directory of the 
     if faults:
         raise LibraError("; ".join(faults))
     _report(open_features(directory), Manifest.load(directory))
-    console.print(f"{directory} is as it was written")
+    console.print(f"{directory} is as it was written", soft_wrap=True, markup=False)
 
 
 def _report(bank: FeatureBank, manifest: Manifest) -> None:

@@ -87,7 +87,7 @@ def train(
         console.print(f"stopped after {trained.epochs} of {config.epochs} epochs; go on with:", highlight=False)
         console.print(run.resume_command, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(130)
-    console.print(f"{run.path} is finished", highlight=False)
+    console.print(f"{run.path} is finished", highlight=False, soft_wrap=True, markup=False)
 
 
 def _refuse_others(context: typer.Context) -> None:
