@@ -21,8 +21,6 @@ from torch import Tensor
 from libra_gym.errors import LibraError
 from libra_gym.quantizer import Quantizer, Readout
 
-SPLITS = ("train", "validation", "test")
-
 
 class Rows(Protocol):
     """Feature vectors by number: a tensor, or anything that reads rows on demand like one."""

@@ -42,8 +42,8 @@ class TaskTables:
         """Value, reward and ending of one action."""
         last = step >= self.task.max_steps - 1
         situation = (last * self.levels + truth) * self.levels + value
-        reward = self._flat[situation * self.task.num_actions + action]
-        after = self._places[value * self.task.num_actions + action]
+        reward = self._flat.take(situation * self.task.num_actions + action)
+        after = self._places.take(value * self.task.num_actions + action)
         return Outcome(after, reward, (action == self.task.end) | last)
 
     def all_rewards(self, truth: Array, value: Array, step: Array) -> Array:

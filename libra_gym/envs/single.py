@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -229,7 +230,25 @@ def render_scale(
         needle=None if needle is None else np.asarray(needle, dtype=np.float64),
         last_action=int(actions[-1]) if steps else None,
         ended=ended,
-        patch_image=None,
+        patch_image=_patch_image(scales.bank, int(scales.patch[index])),
         reward=reward,
+        tolerance=task.rewards.balance_tolerance * task.tick,
     )
     return draw_scale(view) if mode == "rgb_array" else ansi_scale(view)
+
+
+def _patch_image(bank: FeatureBank, patch: int) -> npt.NDArray[np.uint8] | None:
+    """The patch as a picture. A bank keeps no photos, but the demo's scenes can be drawn again."""
+    if bank.name != "demo":
+        return None
+    from libra_gym.counts import PATCH
+
+    row, col = (bank.places[patch] * PATCH).tolist()
+    return _scene(bank.images[int(bank.image_of[patch])].name)[row : row + PATCH, col : col + PATCH]
+
+
+@lru_cache(maxsize=8)
+def _scene(name: str) -> npt.NDArray[np.uint8]:
+    from libra_gym.datasets.synthetic import redraw
+
+    return redraw(name).image
