@@ -7,6 +7,7 @@ the observation, and asks `WeighingTask` for everything that is physics.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -25,6 +26,10 @@ Index: TypeAlias = npt.NDArray[np.intp]
 
 FEATURE_BOUND = 65504.0
 """The largest half-precision number. Features are bounded by it, so that all banks share one observation space."""
+
+
+IN_MEMORY_UP_TO = 2 * 1024**3
+"""Banks whose observations take no more bytes than this are laid out in memory; larger ones are read step by step."""
 
 
 def open_task(
@@ -72,10 +77,9 @@ class Scales:
         self.step = np.zeros(number, dtype=np.int64)
         self.truth = self._truths[self.patch]
         self.history = np.zeros((number, task.max_steps), dtype=np.uint8)  # action + 1; 0 is empty
-        self._board = np.zeros((number, bank.channels + task.max_steps), dtype=np.float32)  # the observations
-        stored = bank.features
-        at_hand = isinstance(stored, torch.Tensor) and stored.device.type == "cpu" and stored.dtype == torch.float32
-        self._features = stored.numpy() if at_hand else None  # type: ignore[union-attr]  # a tensor, as just checked
+        self._weights = np.zeros((number, task.max_steps), dtype=np.float32)
+        size = len(bank) * (bank.channels + task.max_steps) * 4
+        self._rows = _observation_rows(bank, task.max_steps) if size <= IN_MEMORY_UP_TO else None
         self._codes = task.encode(np.arange(task.num_actions + 1))
         self._all = np.arange(number)
 
@@ -109,8 +113,7 @@ class Scales:
         self.value[index] = 0
         self.step[index] = 0
         self.history[index] = 0
-        self._board[index, self.bank.channels :] = 0.0
-        self._board[index, : self.bank.channels] = self._gather(chosen)
+        self._weights[index] = 0.0
 
     def act(self, actions: Any, scales: Index | None = None) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
         """Take one action on each of these scales (None: all) and return their rewards and whether they are done."""
@@ -121,7 +124,7 @@ class Scales:
         value, reward, ended = self.tables.outcome(self.truth[index], self.value[index], chosen, step)
         self.value[index] = value
         self.history[rows, step] = chosen + 1
-        self._board[rows, self.bank.channels + step] = self._codes[chosen + 1]
+        self._weights[rows, step] = self._codes[chosen + 1]
         self.step[index] = step + 1
         return reward.astype(np.float64), ended
 
@@ -129,13 +132,16 @@ class Scales:
 
     def observe(self, scales: Index | None = None) -> npt.NDArray[np.float32]:
         """A fresh copy of the observations of these scales (None: all)."""
-        return self._board.copy() if scales is None else self._board[scales]
-
-    def _gather(self, patches: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Feature vectors; from memory by numpy, whose copying of rows is several times faster than torch's here."""
-        if self._features is not None:
-            return self._features[patches]
-        return self.bank.gather(torch.from_numpy(patches).to(self.bank.device)).cpu().numpy()
+        index: Any = slice(None) if scales is None else scales
+        patch = self.patch[index]
+        if self._rows is not None:
+            observation = self._rows.take(patch, 0, mode="clip")  # patches are in range; "raise" would copy twice
+        else:
+            observation = np.empty((len(patch), self.bank.channels + self.task.max_steps), dtype=np.float32)
+            rows = self.bank.gather(torch.from_numpy(patch).to(self.bank.device))
+            observation[:, : self.bank.channels] = rows.cpu().numpy()
+        observation[:, self.bank.channels :] = self._weights[index]
+        return observation
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which actions are legal on each scale."""
@@ -173,3 +179,14 @@ class Scales:
                 f"Patch {bad} is not in bank {self.bank.name!r}; it must be from 0 to {len(self.bank) - 1}."
             )
         return chosen.copy()
+
+
+@lru_cache(maxsize=4)
+def _observation_rows(bank: FeatureBank, steps: int) -> npt.NDArray[np.float32]:
+    """Each patch's observation with an empty pan, so that one copy of a row makes an observation.
+
+    All environments on a bank share the rows.
+    """
+    rows = np.zeros((len(bank), bank.channels + steps), dtype=np.float32)
+    rows[:, : bank.channels] = bank.features[:].float().cpu().numpy()
+    return rows
