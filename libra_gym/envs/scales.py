@@ -135,7 +135,7 @@ class Scales:
         index: Any = slice(None) if scales is None else scales
         patch = self.patch[index]
         if self._rows is not None:
-            observation = self._rows.take(patch, 0, mode="clip")  # patches are in range; "raise" would copy twice
+            observation = torch.index_select(self._rows, 0, torch.from_numpy(patch)).numpy()  # on all cores
         else:
             observation = np.empty((len(patch), self.bank.channels + self.task.max_steps), dtype=np.float32)
             rows = self.bank.gather(torch.from_numpy(patch).to(self.bank.device))
@@ -182,11 +182,11 @@ class Scales:
 
 
 @lru_cache(maxsize=4)
-def _observation_rows(bank: FeatureBank, steps: int) -> npt.NDArray[np.float32]:
+def _observation_rows(bank: FeatureBank, steps: int) -> torch.Tensor:
     """Each patch's observation with an empty pan, so that one copy of a row makes an observation.
 
     All environments on a bank share the rows.
     """
-    rows = np.zeros((len(bank), bank.channels + steps), dtype=np.float32)
-    rows[:, : bank.channels] = bank.features[:].float().cpu().numpy()
+    rows = torch.zeros(len(bank), bank.channels + steps)
+    rows[:, : bank.channels] = bank.features[:]
     return rows
