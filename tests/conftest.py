@@ -6,12 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from libra_gym.bank import BankImage, FeatureBank
 
 # Tests run side by side: threads that wait for each other's cores, here or in a subprocess, cost more than they give.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# The same examples each time: a run of the tests fails only for what has changed. `--hypothesis-profile=default` searches on.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

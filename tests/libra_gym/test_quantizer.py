@@ -56,7 +56,8 @@ def test_a_fitted_quantizer_is_just_large_enough_and_off_by_at_most_half_a_bin(p
     intervals = quantizer.quantize(np.array(people))
     assert intervals.max() == quantizer.num_intervals - 1 or quantizer.num_intervals == 2
     error = np.abs(quantizer.dequantize(intervals) - np.array(people))
-    assert (error <= np.maximum(0.052 * np.array(people), math.exp(-2) / 2) + 1e-9).all()
+    half_a_bin = (math.exp(0.1) - 1) / 2  # of a bin's lower edge
+    assert (error <= np.maximum(half_a_bin * np.array(people), math.exp(-2) / 2) + 1e-9).all()
 
 
 @given(st.lists(counts, min_size=1, max_size=200))
