@@ -92,7 +92,11 @@ ALGORITHMS: dict[str, Algorithm] = {
     line.name: line
     for line in (
         Algorithm("libra_dqn", "agents.libra_dqn:LibraDQN", "libra", "libra_dqn", "ScalePolicy"),
+        Algorithm("bc", "agents.imitation:BehaviourCloning", "libra", "bc", "ScalePolicy"),
+        Algorithm("dagger", "agents.imitation:DAgger", "libra", "dagger", "ScalePolicy"),
         Algorithm("dqn", "stable_baselines3:DQN", "sb3", "dqn"),
+        Algorithm("double_dqn", "agents.dqn_variants:DoubleDQN", "sb3", "dqn"),
+        Algorithm("dueling_dqn", "agents.dqn_variants:DuelingDQN", "sb3", "dqn"),
         Algorithm("qrdqn", "sb3_contrib:QRDQN", "sb3", "qrdqn"),
         Algorithm("ppo", "stable_baselines3:PPO", "sb3", "ppo"),
         Algorithm("a2c", "stable_baselines3:A2C", "sb3", "a2c"),

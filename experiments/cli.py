@@ -7,7 +7,22 @@ import sys
 
 import typer
 
-from experiments.commands import bench, data, demo, evaluate, features, train
+from experiments.commands import (
+    bench,
+    compare,
+    count,
+    data,
+    demo,
+    evaluate,
+    features,
+    figures,
+    gallery,
+    pretrain,
+    release,
+    reproduce,
+    show,
+    train,
+)
 from libra_gym.errors import LibraError
 
 app = typer.Typer(
@@ -17,8 +32,16 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(features.app, name="features")
+app.command("pretrain")(pretrain.pretrain)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
+app.command("reproduce")(reproduce.reproduce)
+app.command("count")(count.count)
+app.command("release")(release.release)
+app.command("show")(show.show)
+app.command("gallery")(gallery.gallery)
+app.command("figures")(figures.figures)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 

@@ -20,6 +20,10 @@ from libra_gym.features.storage import write_whole
 
 EPOCH = "rollout/epoch"
 """The key under which the epoch is logged, and the first column of the CSV file."""
+SECONDS = "time/seconds"
+"""What a run has taken when an epoch ends, over all its sittings."""
+TRANSITIONS = "time/total_timesteps"
+"""SB3's name for the actions taken so far; a one-step head counts the patches that it was shown."""
 PROJECT = "libra-gym"
 
 

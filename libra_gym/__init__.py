@@ -13,6 +13,7 @@ import gymnasium as gym
 
 if TYPE_CHECKING:
     from libra_gym.bank import FeatureBank, bank_names, load_bank, register_bank
+    from libra_gym.counter import Counted, Counter, count
     from libra_gym.errors import LibraError
     from libra_gym.quantizer import Quantizer
     from libra_gym.task import Rewards, WeighingTask
@@ -20,23 +21,29 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Counted": "counter",
+    "Counter": "counter",
     "FeatureBank": "bank",
     "LibraError": "errors",
     "Quantizer": "quantizer",
     "Rewards": "task",
     "WeighingTask": "task",
     "bank_names": "bank",
+    "count": "counter",
     "load_bank": "bank",
     "register_bank": "bank",
 }
 
 __all__ = [
+    "Counted",
+    "Counter",
     "FeatureBank",
     "LibraError",
     "Quantizer",
     "Rewards",
     "WeighingTask",
     "bank_names",
+    "count",
     "load_bank",
     "register_bank",
     "register_envs",

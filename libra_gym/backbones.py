@@ -63,7 +63,7 @@ class Backbone(nn.Sequential):
             return super().forward(x)
         grid = (x.shape[2] // STRIDE, x.shape[3] // STRIDE)
         maps = []
-        for name, unit in self._units():
+        for name, unit in self.units():
             x = unit(x)
             if name in self.levels:
                 maps.append(F.adaptive_avg_pool2d(x, grid))
@@ -79,7 +79,8 @@ class Backbone(nn.Sequential):
             raise LibraError(f"backbone {self.name!r} has no stride-32 feature map; take one of {', '.join(LEVELS)}")
         return shape[1]
 
-    def _units(self) -> Iterator[tuple[str, nn.Module]]:
+    def units(self) -> Iterator[tuple[str, nn.Module]]:
+        """The layers or blocks in the order in which an image goes through them, with their names."""
         for name, child in self.named_children():
             if name == "features":
                 yield from ((f"{name}.{index}", unit) for index, unit in child.named_children())
@@ -89,11 +90,7 @@ class Backbone(nn.Sequential):
     @property
     def weights_hash(self) -> str:
         """SHA-256 of the parameters' names and values: equal for equal weights, whatever file they came from."""
-        digest = hashlib.sha256()
-        for key, tensor in _weights(self).items():
-            digest.update(key.encode())
-            digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return hash_weights(self)
 
 
 def load_backbone(
@@ -143,13 +140,22 @@ def preprocess(images: np.ndarray | Tensor) -> Tensor:
     return F.pad(pixels.float().sub_(mean).div_(std), (0, 0, 0, -width % STRIDE, 0, -height % STRIDE)).movedim(-1, -3)
 
 
+def hash_weights(module: nn.Module) -> str:
+    """SHA-256 of a module's weights, by their names and their values in single precision."""
+    digest = hashlib.sha256()
+    for key, tensor in _weights(module).items():
+        digest.update(key.encode())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _weights(module: nn.Module) -> dict[str, Tensor]:
     """The state that changes the features: batch norm's step counter does not."""
     return {key: value for key, value in module.state_dict().items() if not key.endswith("num_batches_tracked")}
 
 
 def _load_file(backbone: Backbone, path: Path) -> None:
-    given = _read_weights(path)
+    given = read_weights(path)
     wanted = _weights(backbone)
     given = {f"features.{key}" if key[:1].isdigit() else key: value for key, value in given.items()}
     for key, tensor in wanted.items():
@@ -169,7 +175,8 @@ def _load_file(backbone: Backbone, path: Path) -> None:
         tensor.copy_(given[key]) if key in given else tensor.zero_()
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a `.safetensors` or `.pth` file by their names; nothing is unpickled but tensors."""
     if not path.is_file():
         raise LibraError(f"weights {str(path)!r} are neither a file nor 'imagenet'")
     try:

@@ -111,19 +111,21 @@ def evaluate(
         policy: who weighs.
         bank: what is weighed.
         task: the scale (None: the paper's, on the bank's intervals).
-        readout: how an interval becomes a count; without meaning when real-valued counts are weighed.
+        readout: how an interval becomes a count; real-valued counts are read as they are and know only `mean`.
         gamma: the discount of returns and regret.
         batch: how many patches are weighed side by side, unless the policy has its own `weigh`.
     """
     task = task or WeighingTask.intervals(bank.num_intervals)
     weighed = weigh(policy, bank, task, batch=batch)
     on_intervals = task.tick == 1.0
-    counts = readout_values(bank, readout)[weighed.value] if on_intervals else weighed.value * task.tick
-    figures = score(counts, bank, intervals=weighed.value if on_intervals else None)
+    counts = counts_of(weighed.value, task, bank, readout)
+    figures = vars(score(counts, bank, intervals=weighed.value if on_intervals else None))
+    if not on_intervals:
+        figures = {**figures, "interval_accuracy": None}
     mean_return = float(_returns(weighed, bank, task, gamma).mean())
     best = _best_returns(task, gamma)[bank.intervals.cpu().numpy()].mean() if on_intervals else None
     return Evaluation(
-        **vars(figures),
+        **figures,
         mean_steps=float(weighed.steps.mean()),
         forced=float(weighed.forced.mean()),
         mean_return=mean_return,
@@ -165,6 +167,20 @@ def weigh(policy: Policy, bank: FeatureBank, task: WeighingTask, *, batch: int =
         value[patches], steps[patches] = scales.value[:used], scales.step[:used]
         actions[patches] = scales.history[:used].astype(np.int8) - 1
     return Weighed(value, steps, actions, forced=~(actions == task.end).any(1))
+
+
+def counts_of(value: npt.NDArray[np.int64], task: WeighingTask, bank: FeatureBank, readout: Readout = "mean") -> Floats:
+    """The people that weighed values, in ticks, stand for.
+
+    An interval stands for what the readout says. A real-valued count stands for itself: no quantizer is asked.
+    """
+    if task.tick == 1.0:
+        return readout_values(bank, readout)[value]
+    if not isinstance(readout, str) or readout != "mean":
+        raise LibraError(
+            f"readout is {readout!r}, but real-valued counts, as this scale weighs, stand for themselves; leave it out."
+        )
+    return value.astype(np.float64) * task.tick
 
 
 def readout_values(bank: FeatureBank, readout: Readout) -> Floats:

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from libra_gym.envs.vector import StepResult, WeighingVectorEnv
 from libra_gym.errors import LibraError
-from libra_gym.evaluation import Readout, readout_values
+from libra_gym.evaluation import Readout, counts_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -29,7 +29,7 @@ class ImageCounts(VectorWrapper):
 
     Args:
         env: a `WeighingVectorEnv` (wrapped or not) with `order="sequential"` and an autoreset mode.
-        readout: how an interval becomes a count; see `libra_gym.evaluation.Readout`.
+        readout: how an interval becomes a count; see `libra_gym.evaluation.Readout`. Real-valued counts need none.
     """
 
     def __init__(self, env: VectorEnv, readout: Readout = "mean") -> None:
@@ -48,7 +48,9 @@ class ImageCounts(VectorWrapper):
         self._order = base.scales.order
         self._bank = base.scales.bank
         self._same_step = base.autoreset_mode is AutoresetMode.SAME_STEP
-        self._values = readout_values(self._bank, readout) if base.scales.task.tick == 1.0 else None
+        task = base.scales.task
+        self._tick = task.tick
+        self._counts = counts_of(np.arange(task.ceiling + 1), task, self._bank, readout)  # by value in ticks
         self._image_of = self._bank.image_of.cpu().numpy()
         self._waiting: Ints = np.arange(0)  # scales that ended in the last step
         self._rewind()
@@ -86,7 +88,7 @@ class ImageCounts(VectorWrapper):
 
     def _add_up(self, scales: Ints, patches: Ints, values: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """Add weighed patches to their photos; the infos of the photos that are thereby finished."""
-        counts = values if self._values is None else self._values[values.astype(np.int64)]
+        counts = self._counts[np.rint(values / self._tick).astype(np.int64)]
         keys = self._passes[scales] * len(self._bank.images) + self._image_of[patches]
         opened, member, number = np.unique(keys, return_inverse=True, return_counts=True)
         sums = np.bincount(member, weights=counts)

@@ -63,8 +63,8 @@ class Score:
     to the region it lies in. Where a bank holds no dots, the true patch counts stand in for them: dealt out by area
     like the counted ones, and scaled to the image's number of people.
     """
-    interval_accuracy: float
-    """The share of patches in their true interval."""
+    interval_accuracy: float | None
+    """The share of patches in their true interval; None for a scale that weighs real-valued counts."""
     records: tuple[ImageRecord, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Score:
             ("NAE", "–" if self.nae is None else f"{self.nae:.3f}"),
             ("bias", f"{self.bias:+.2f}"),
             *((f"GAME {level}", f"{self.game[level]:.2f}") for level in range(1, GAME_LEVELS)),
-            ("patches in their interval", f"{self.interval_accuracy:.1%}"),
+            ("patches in their interval", "–" if self.interval_accuracy is None else f"{self.interval_accuracy:.1%}"),
         ]
 
 

@@ -47,6 +47,8 @@ class Rewards:
     """η_s: any other weight that leaves the value out of range, Eq. 14."""
     balance_tolerance: float = 0.0
     """ε₁, in ticks: an error up to it counts as balanced."""
+    balance_share: float = 0.0
+    """An error up to this share of the truth counts as balanced too, as it does within a logarithmic interval."""
     squeeze_tolerance: float = 0.5
     """ε₂: the value may exceed the truth by this share of it, Eq. 13."""
     guiding: bool = True
@@ -61,7 +63,7 @@ class Rewards:
     """People added to both sides before their error is taken, with `shape="error"`."""
 
     def __post_init__(self) -> None:
-        for name in ("balance_tolerance", "squeeze_tolerance"):
+        for name in ("balance_tolerance", "balance_share", "squeeze_tolerance"):
             if getattr(self, name) < 0:
                 raise LibraError(f"Rewards.{name} is {getattr(self, name)}, but a tolerance must be 0 or more.")
         if self.shape not in ("paper", "error"):
@@ -128,7 +130,8 @@ class WeighingTask:
         """Weighing real-valued counts with the weights of the TasselNetv2† section.
 
         The paper prints no `end` for this pool and no tolerance. Here `end` is the nineteenth action, and the scale
-        balances within half the smallest weight (0.005 people), which is as near as the weights can bring it.
+        balances within half the smallest weight (0.005 people), which is as near as the weights can bring it;
+        `Rewards.balance_share` widens that for large counts.
         """
         settings.setdefault("rewards", Rewards(balance_tolerance=0.5))
         return cls(ceiling=int(np.ceil(max_count * 100)), pool=COUNT_POOL, tick=0.01, **settings)
@@ -185,6 +188,15 @@ class WeighingTask:
         after = value[..., None] + deltas
         return (after >= 0) & (after <= self.ceiling)
 
+    def tolerance(self, truth: Array) -> Array:
+        """The greatest error, in ticks, that counts as balanced: `balance_tolerance`, or the share if it is more."""
+        xp, _ = self._constants(truth)
+        return xp.clip(self.rewards.balance_share * truth, self.rewards.balance_tolerance, None)
+
+    def balanced(self, truth: Array, value: Array) -> Array:
+        """Whether value and truth differ by no more than the tolerance."""
+        return abs(truth - value) <= self.tolerance(truth)
+
     def optimal(self, truth: Array, value: Array) -> Array:
         """a^g of Eq. 11: the legal weight that brings the value nearest to the truth, or `end` once it balances.
 
@@ -196,7 +208,7 @@ class WeighingTask:
         distance = abs(gap[..., None] - deltas[:-1])
         distance = xp.where((after >= 0) & (after <= self.ceiling), distance, np.inf)
         nearest = xp.argmin(distance, -1)
-        return xp.where(abs(gap) <= self.rewards.balance_tolerance, self.end, nearest)
+        return xp.where(self.balanced(truth, value), self.end, nearest)
 
     def in_range(self, truth: Array, value: Array) -> Array:
         """S of Eq. 13: whether the value exceeds the truth by no more than the tolerated share."""
@@ -235,8 +247,7 @@ class WeighingTask:
         at_end = action == self.end
         last = step >= self.max_steps - 1
         judged = at_end | last if r.force_ending else at_end
-        balanced = xp.where(error_after <= r.balance_tolerance, r.end, -r.end)
-        reward = xp.where(judged, balanced, reward)
+        reward = xp.where(judged, xp.where(self.balanced(truth, after), r.end, -r.end), reward)
         return Outcome(after, reward.astype(np.float32) if xp is np else reward.float(), at_end | last)
 
     def error_reward(self, truth: Array, value: Array, after: Array) -> Array:

@@ -138,14 +138,8 @@ class Weigher:
         """Write the model as one safetensors file."""
         from safetensors.torch import save_file
 
-        header = {
-            "network": self.network.settings.to_dict(),
-            "task": self.task.to_dict(),
-            "quantizer": None if self.quantizer is None else self.quantizer.to_dict(),
-            "about": self.about,
-        }
         tensors = {name: value.contiguous() for name, value in self.network.state_dict().items()}
-        save_file(tensors, str(path), metadata={FORMAT: json.dumps(header)})
+        save_file(tensors, str(path), metadata={FORMAT: json.dumps(self.header())})
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Weigher:
@@ -162,7 +156,21 @@ class Weigher:
             raise LibraError(f"{str(path)!r} is not a readable safetensors file ({error}).") from None
         if header is None:
             raise LibraError(f"{str(path)!r} is a safetensors file, but not a libra-gym model.")
+        return cls.from_header(header, tensors).to(device)
+
+    def header(self) -> dict[str, Any]:
+        """All but the tensors, as plain JSON types."""
+        return {
+            "network": self.network.settings.to_dict(),
+            "task": self.task.to_dict(),
+            "quantizer": None if self.quantizer is None else self.quantizer.to_dict(),
+            "about": self.about,
+        }
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Weigher:
+        """The model that `header` tells of, with the tensors of its network."""
         network = ScaleNetwork(NetworkSettings(**header["network"]))
         network.load_state_dict(tensors)
         quantizer = None if header["quantizer"] is None else Quantizer.from_dict(header["quantizer"])
-        return cls(network.to(device), WeighingTask.from_dict(header["task"]), quantizer, header["about"])
+        return cls(network, WeighingTask.from_dict(header["task"]), quantizer, header["about"])

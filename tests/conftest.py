@@ -14,7 +14,7 @@ from libra_gym.bank import BankImage, FeatureBank
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# The same examples each time: a run of the tests fails only for what has changed. `--hypothesis-profile=default` searches on.
+# The same examples each time, so that tests fail only for what has changed; `--hypothesis-profile=default` searches on.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 

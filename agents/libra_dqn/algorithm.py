@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from stable_baselines3 import DQN
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import LinearSchedule, safe_mean
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy
-from torch import Tensor
 from torch.nn import functional as F
 
+from agents.dqn_variants import learn_differences
 from agents.libra_dqn.learner import Learner, LearnerSettings
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
@@ -50,7 +48,8 @@ class LibraDQN(DQN):
         gamma: the discount.
         update_every: transitions stored per update.
         epsilon_start, epsilon_end, epsilon_step: ε of an epoch; one coin is thrown per patch and step.
-        easy_drop: share of the transitions with an error of at most one tick that are not stored.
+        easy_drop: share of the transitions with an error of at most one tick (an interval; a hundredth of a person when
+            counts are weighed) that are not stored.
         loss: `l1`, `huber` or `mse`.
         double: choose the next action with the online network and value it with the target network.
         mask_target: leave illegal actions out of the target's maximum.
@@ -72,6 +71,7 @@ class LibraDQN(DQN):
         "CnnPolicy": CnnPolicy,
         "MultiInputPolicy": MultiInputPolicy,
     }
+    learner_class: ClassVar[type[Learner]] = Learner
 
     def __init__(
         self,
@@ -174,8 +174,25 @@ class LibraDQN(DQN):
     def _attach(self) -> None:
         """Make a learner for the environment's bank, which goes on from the old one's progress."""
         assert isinstance(self.env, WeighingVecEnv)
-        settings = LearnerSettings(
-            block=self.env.num_envs,
+        if self.calibrate and self.env.task.tick != 1.0:
+            raise LibraError("calibrate is true, but real-valued counts have no look-up table; leave it out.")
+        fresh = self.num_timesteps == 0 and self._n_updates == 0
+        self.learner = self.learner_class(
+            self.env.bank,
+            self.env.task,
+            self.q_net.q_net,  # type: ignore[arg-type]
+            self.q_net_target.q_net,  # type: ignore[arg-type]
+            self.policy.optimizer,
+            LOSSES[self.loss],
+            self._learner_settings(self.env.num_envs),
+            seed=self.seed,
+        )
+        if fresh and self.normalise:
+            self.learner.normalise()
+
+    def _learner_settings(self, block: int) -> LearnerSettings:
+        return LearnerSettings(
+            block=block,
             buffer_size=self.buffer_size,
             learning_starts=self.learning_starts,
             batch_size=self.batch_size,
@@ -191,19 +208,6 @@ class LibraDQN(DQN):
             average=self.average,
             max_grad_norm=self.max_grad_norm,
         )
-        fresh = self.num_timesteps == 0 and self._n_updates == 0
-        self.learner = Learner(
-            self.env.bank,
-            self.env.task,
-            self.q_net.q_net,  # type: ignore[arg-type]
-            self.q_net_target.q_net,  # type: ignore[arg-type]
-            self.policy.optimizer,
-            LOSSES[self.loss],
-            settings,
-            seed=self.seed,
-        )
-        if fresh and self.normalise:
-            self.learner.normalise()
 
     def weigher(self, about: Mapping[str, Any] | None = None) -> Weigher:
         """The agent as a counter that needs no SB3; its network is the agent's own (or its average), not a copy."""
@@ -211,7 +215,7 @@ class LibraDQN(DQN):
             raise LibraError("Only an agent on the scales of agents.make_vec_env(...) is a weigher.")
         quantizer = self.learner.bank.quantizer if self.learner.task.tick == 1.0 else None
         weigher = Weigher(self.learner.judged, self.learner.task, quantizer, about)
-        return weigher.calibrate(self.learner.bank) if self.calibrate and quantizer is not None else weigher
+        return weigher.calibrate(self.learner.bank) if self.calibrate else weigher
 
     # ----------------------------------------------------------------------------------------------------- learning
 
@@ -310,26 +314,7 @@ class LibraDQN(DQN):
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """SB3's update with the chosen loss and an optional double Q target; used on other environments only."""
-        self.policy.set_training_mode(True)
-        self._update_learning_rate(self.policy.optimizer)
-        assert isinstance(self.replay_buffer, ReplayBuffer)
-        losses = []
-        for _ in range(gradient_steps):
-            data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-            with torch.no_grad():
-                values = self.q_net_target(data.next_observations)
-                chooser = self.q_net(data.next_observations) if self.double else values
-                best = values.gather(1, chooser.argmax(1, keepdim=True))
-                target = data.rewards + (1 - data.dones) * self.gamma * best
-            loss: Tensor = LOSSES[self.loss](self.q_net(data.observations).gather(1, data.actions.long()), target)
-            self.policy.optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-            self.policy.optimizer.step()
-            losses.append(loss.item())
-        self._n_updates += gradient_steps
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/loss", safe_mean(np.array(losses)))
+        learn_differences(self, gradient_steps, batch_size, loss=LOSSES[self.loss], double=self.double)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "learner"]

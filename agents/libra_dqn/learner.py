@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from agents.libra_dqn.replay import IndexReplay, Transitions
+from agents.state import load_optimizer_tensors, optimizer_tensors, under
 from libra_gym.bank import FeatureBank
 from libra_gym.network import ScaleNetwork
 from libra_gym.tables import TaskTables
@@ -163,24 +164,22 @@ class Learner:
     def _weigh(self, patches: Tensor) -> tuple[Transitions, int]:
         """Weigh these patches with ε-greedy actions; the transitions to store, and how many were taken."""
         self.online.eval()
-        embedded = self.online.embed(self.bank.gather(patches))
+        embedded = self._embed(patches)
         history = torch.zeros(len(patches), self.task.max_steps, dtype=torch.uint8, device=self.device)
         value = torch.zeros_like(patches)
         rows: list[Transitions] = []
         taken = 0
         for step in range(self.task.max_steps):
-            q = self.online.q(embedded, self.task.encode(history))
-            legal = self.rules.legal(value)
-            action = self._choose(q, legal)
-            steps = torch.full_like(value, step)
             truth = self.truth[patches]
+            action = self._act(embedded, history, truth, value)
+            steps = torch.full_like(value, step)
             after, reward, ended = self.rules.outcome(truth, value, action, steps)
             keep = self._keep((truth - value).abs())
             now = Transitions(patches, history, value, steps, action)
             rows.append(now if keep is None else Transitions(*(column[keep] for column in now)))
             taken += len(patches)
             self._tally[2] += reward.sum()
-            self._tally[4] += (ended & ((truth - after).abs() <= self.task.rewards.balance_tolerance)).sum()
+            self._tally[4] += (ended & self.task.balanced(truth, after)).sum()
             history = history.clone()
             history[:, step] = (action + 1).to(torch.uint8)
             live = (~ended).nonzero().squeeze(1)
@@ -190,6 +189,14 @@ class Learner:
         self._tally[3] += taken
         self.online.train()
         return Transitions(*(torch.cat(columns) for columns in zip(*rows))), taken
+
+    def _embed(self, patches: Tensor) -> Tensor:
+        """What the actions of a whole weighing need to know of its patches, one row each."""
+        return self.online.embed(self.bank.gather(patches))
+
+    def _act(self, embedded: Tensor, history: Tensor, truth: Tensor, value: Tensor) -> Tensor:
+        """The next action of each patch; the agent does not look at the truth."""
+        return self._choose(self.online.q(embedded, self.task.encode(history)), self.rules.legal(value))
 
     def _choose(self, q: Tensor, legal: Tensor) -> Tensor:
         """The best legal action, or with probability ε, one coin per patch, any legal one."""
@@ -208,14 +215,9 @@ class Learner:
     # ---------------------------------------------------------------------------------------------------- updating
 
     def _update(self) -> None:
-        """One step of the optimiser on a batch of the replay (Eq. 16)."""
+        """One step of the optimiser on a batch of the replay."""
         batch = self.replay.sample(self.settings.batch_size, self.generator)
-        features = self.bank.gather(batch.patch)
-        if self.settings.backup == "all":
-            predicted, wanted = self._all_backups(batch, features)
-        else:
-            predicted, wanted = self._taken_backups(batch, features)
-        loss = self.loss(predicted, wanted)
+        loss = self._loss(batch, self.bank.gather(batch.patch))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if math.isfinite(self.settings.max_grad_norm):
@@ -228,6 +230,11 @@ class Learner:
             torch._foreach_lerp_(list(self.averaged.parameters()), list(self.online.parameters()), 1.0 - decay)
         self._tally[0] += loss.detach()
         self._tally[1] += 1
+
+    def _loss(self, batch: Transitions, features: Tensor) -> Tensor:
+        """How far the network is from the returns that follow the batch's situations (Eq. 16)."""
+        backups = self._all_backups if self.settings.backup == "all" else self._taken_backups
+        return self.loss(*backups(batch, features))
 
     def _taken_backups(self, batch: Transitions, features: Tensor) -> tuple[Tensor, Tensor]:
         """Predicted and wanted Q of the action that was taken."""
@@ -276,11 +283,7 @@ class Learner:
         tensors |= {f"target.{name}": value for name, value in self.target.state_dict().items()}
         if self.averaged is not None:
             tensors |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
-        optimizer = self.optimizer.state_dict()
-        for index, slots in optimizer["state"].items():
-            tensors |= {
-                f"optimizer.{index}.{name}": value for name, value in slots.items() if isinstance(value, Tensor)
-            }
+        tensors |= {f"optimizer.{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
         tensors["generator"] = self.generator.get_state()
         tensors["tally"] = self._tally
         numbers = {
@@ -296,17 +299,12 @@ class Learner:
 
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """The inverse of `state`."""
-        self.online.load_state_dict(_under("online.", tensors))
-        self.target.load_state_dict(_under("target.", tensors))
+        self.online.load_state_dict(under("online.", tensors))
+        self.target.load_state_dict(under("target.", tensors))
         if self.averaged is not None:
-            self.averaged.load_state_dict(_under("averaged.", tensors))
-        self.replay.load_state(_under("replay.", tensors), numbers["position"])
-        optimizer = self.optimizer.state_dict()
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, value in _under("optimizer.", tensors).items():
-            index, _, slot = name.partition(".")
-            slots.setdefault(int(index), {})[slot] = value
-        self.optimizer.load_state_dict({"state": slots, "param_groups": optimizer["param_groups"]})
+            self.averaged.load_state_dict(under("averaged.", tensors))
+        self.replay.load_state(under("replay.", tensors), numbers["position"])
+        load_optimizer_tensors(self.optimizer, under("optimizer.", tensors))
         self.generator.set_state(tensors["generator"].cpu())
         self._tally.copy_(tensors["tally"])
         self.seed = numbers["seed"]
@@ -318,7 +316,3 @@ class Learner:
 
 def _pick(embedded: Tensor, row: Tensor | None) -> Tensor:
     return embedded if row is None else embedded[row]
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,7 +11,7 @@ import cv2
 import numpy as np
 import torch
 
-from experiments.benchmarks import BenchOptions
+from experiments.benchmarks import BenchOptions, peak_mb
 from libra_gym.backbones import load_backbone, preprocess
 from libra_gym.datasets import CrowdDataset, open_dataset
 from libra_gym.features import build_features
@@ -62,10 +60,7 @@ def _peak_mb(folder: Path, shards: int) -> float:
 def _build_and_measure(root: Path, out: Path) -> float:
     backbone = load_backbone("mobilenet_v3_large", "random")
     build_features(open_dataset("folder", root), "all", backbone, out, workers=0)  # a pool's process has no children
-    if sys.platform == "linux":  # where the usage of resources begins with the parent's peak
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    return peak_mb()
 
 
 def _photos(root: Path, number: int, size: tuple[int, int]) -> CrowdDataset:

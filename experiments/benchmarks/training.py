@@ -14,6 +14,7 @@ from torch import Tensor
 from agents import LibraDQN, make_vec_env
 from experiments.benchmarks import BenchOptions, seconds
 from libra_gym.backbones import load_backbone
+from libra_gym.counts import PATCH
 from libra_gym.network import NetworkSettings, ScaleNetwork
 from libra_gym.quantizer import Quantizer
 from libra_gym.task import WeighingTask
@@ -32,7 +33,7 @@ def run(options: BenchOptions) -> dict[str, float]:
     results |= {f"sb3_transitions_per_s_{number}": rate for number, rate in stock.items()}
     results["train_vs_sb3"] = ours / max(stock.values())
     results["train_vs_gemm"] = ours / _bare_products()
-    return results | _weighing(options)
+    return results | weighing(options)
 
 
 def _libra_dqn() -> float:
@@ -109,8 +110,8 @@ def _bare_products() -> float:
     return BLOCK * steps / seconds(block, repeats=5, warm_up=1)
 
 
-def _weighing(options: BenchOptions) -> dict[str, float]:
-    """Weighing the 768 patches of a 1024×768 photo, as a share of the backbone's time on it; no patch ends early."""
+def weighing(options: BenchOptions, size: tuple[int, int] = (768, 1024)) -> dict[str, float]:
+    """Weighing the patches of a photo of this height and width, and the backbone's time on it; no patch ends early."""
     torch.manual_seed(0)
     task = WeighingTask.intervals(62)
     network = ScaleNetwork(NetworkSettings(q_scale=1.0, init_std=None))
@@ -118,7 +119,8 @@ def _weighing(options: BenchOptions) -> dict[str, float]:
         network.out.bias[task.end] = -100.0  # never say `end`: all eight steps are walked
     weigher = Weigher(network, task, Quantizer.log(62))
     backbone = load_backbone("vgg16", options.weights or "random").eval()
-    photo = torch.rand(1, 3, 768, 1024)
+    rows, cols = (-(-side // PATCH) for side in size)
+    photo = torch.rand(1, 3, rows * PATCH, cols * PATCH)  # padded, as every photo is
     with torch.inference_mode():
         features = backbone(photo).flatten(2)[0].t().contiguous()
         whole = seconds(lambda: backbone(photo), repeats=3, warm_up=1)

@@ -14,7 +14,7 @@ from rich.table import Table
 from experiments.benchmarks import BenchOptions
 from libra_gym.errors import LibraError
 
-SUBJECTS = ("envs", "counts", "features", "training")
+SUBJECTS = ("envs", "counts", "features", "pretraining", "training", "count")
 
 
 def bench(

@@ -17,6 +17,8 @@ from libra_gym.errors import LibraError
 
 if TYPE_CHECKING:
     from experiments.runs.counter import Counter
+    from libra_gym.backbones import Backbone
+    from libra_gym.counts import Kernel
     from libra_gym.metrics import Score
 
 
@@ -63,29 +65,24 @@ def evaluate(
 
 def evaluate_bank(counter: Counter, bank: FeatureBank, readout: str = "mean") -> Score:
     """Count a bank's images, if its features are of the kind that the model knows."""
-    trained, given = counter.about.get("weights"), bank.meta.get("weights")
+    check_features(counter.about, bank)
+    return counter.evaluate(bank, readout)
+
+
+def check_features(about: dict[str, Any], bank: FeatureBank) -> None:
+    """Refuse a bank whose features are of other weights than those that a model was trained on."""
+    trained, given = about.get("weights"), bank.meta.get("weights")
     if trained is not None and given is not None and trained != given:
         raise LibraError(
             f"Bank {bank.name!r} holds features of the weights {given[:12]}…, but the model was trained on those of "
             f"{trained[:12]}…; make a bank with the model's own weights."
         )
-    return counter.evaluate(bank, readout)
 
 
-def evaluate_photos(
-    counter: Counter,
-    dataset: str,
-    root: Path | None,
-    split: str,
-    weights: str | None,
-    device: str = "cpu",
-    readout: str = "mean",
-) -> Score:
-    """Count photos: the model's own backbone looks at each once, and what it saw is not kept."""
+def model_backbone(about: dict[str, Any], weights: str | None, device: str = "cpu") -> Backbone:
+    """The backbone that a model was trained on, from a file with its weights."""
     from libra_gym.backbones import load_backbone
-    from libra_gym.features import build_features, open_features
 
-    about = counter.about
     if "backbone" not in about or "weights" not in about:
         raise LibraError(
             "The model does not say which backbone it was trained on, so photos cannot be counted with it."
@@ -98,15 +95,32 @@ def evaluate_photos(
             f"{weights!r} holds the weights {backbone.weights_hash[:12]}…, but the model was trained on the "
             f"features of {about['weights'][:12]}…; give the file it was trained with."
         )
+    return backbone
+
+
+def evaluate_photos(
+    counter: Counter,
+    dataset: str,
+    root: Path | None,
+    split: str,
+    weights: str | None,
+    device: str = "cpu",
+    readout: str = "mean",
+) -> Score:
+    """Count photos: the model's own backbone looks at each once, and what it saw is not kept."""
+    from libra_gym.features import build_features, open_features
+
+    backbone = model_backbone(counter.about, weights, device)
     photos = open_dataset(dataset, root)
     with TemporaryDirectory() as cache:
-        build_features(photos, split, backbone, cache, kernel=_kernel(about.get("kernel")), workers=0)
+        build_features(photos, split, backbone, cache, kernel=model_kernel(counter.about), workers=0)
         bank = replace(open_features(cache), name=f"{dataset} {split}")
         return counter.evaluate(bank, readout)
 
 
-def _kernel(given: Any) -> Any:
+def model_kernel(about: dict[str, Any]) -> Kernel:
     """The kernel of the model's training bank: only the figures per patch depend on it."""
     from libra_gym.counts import DEFAULT_KERNEL, KERNELS, Kernel
 
+    given = about.get("kernel")
     return Kernel.from_dict(given) if isinstance(given, dict) else KERNELS[given or DEFAULT_KERNEL]

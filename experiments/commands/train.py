@@ -52,7 +52,7 @@ def train(
 
     console = Console()
     if resume is not None:
-        _refuse_others(context)
+        refuse_others(context)
         run = RunDirectory(resume)
         config = RunConfig.load(run.config_path)
         if epochs is not None:
@@ -90,7 +90,7 @@ def train(
     console.print(f"{run.path} is finished", highlight=False, soft_wrap=True, markup=False)
 
 
-def _refuse_others(context: typer.Context) -> None:
+def refuse_others(context: typer.Context) -> None:
     """A run goes on as it began, so no other setting may come with --resume."""
     for name in context.params.keys() - {"resume", "epochs"}:
         source = context.get_parameter_source(name)

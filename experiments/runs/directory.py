@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Protocol
 
-from experiments.runs.config import RunConfig
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import LOCK, locked, write_whole
 
@@ -20,11 +20,19 @@ PACKAGES = ("libra-gym", "torch", "numpy", "gymnasium", "stable-baselines3", "sb
 _PARTIAL = ".partial-"
 
 
+class Configuration(Protocol):
+    """All settings of a run."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+
+
 class RunDirectory:
     """Where the files of a run are."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, command: str = "train") -> None:
         self.path = Path(path)
+        self.command = command
 
     @property
     def config_path(self) -> Path:
@@ -53,7 +61,7 @@ class RunDirectory:
     @property
     def resume_command(self) -> str:
         """What to type to go on."""
-        return f"libra train --resume {shlex.quote(str(self.path))}"
+        return f"libra {self.command} --resume {shlex.quote(str(self.path))}"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -70,18 +78,12 @@ class RunDirectory:
         if self.path.exists() and (not self.path.is_dir() or any(entry.name != LOCK for entry in self.path.iterdir())):
             raise LibraError(f"{str(self.path)!r} is not an empty directory; give another --out.")
 
-    def begin(self, config: RunConfig, command: Sequence[str]) -> None:
+    def begin(self, config: Configuration, command: Sequence[str]) -> None:
         """Write down what will be run and with what; also when a run goes on."""
         self.checkpoint_path.parent.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob(f"{_PARTIAL}*"):
             leftover.unlink()
-        found = {"python": platform.python_version(), "platform": platform.platform()}
-        for package in PACKAGES:
-            try:
-                found[package] = version(package)
-            except PackageNotFoundError:
-                found[package] = "not installed as a package"
-        write_whole(self.path / "versions.json", _json(found))
+        write_whole(self.path / "versions.json", _json(versions()))
         with (self.path / "command.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(command) + "\n")
         write_whole(self.config_path, _json(config.to_dict()))
@@ -98,6 +100,17 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def versions() -> dict[str, str]:
+    """Of Python, the platform and the packages that decide results."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed as a package"
+    return found
 
 
 def command_line() -> list[str]:

@@ -18,8 +18,9 @@ REFRESH = 0.5
 class Display:
     """Shows epoch, ε, loss, steps per second, time left and validation MAE."""
 
-    def __init__(self, console: Console, epochs: int) -> None:
+    def __init__(self, console: Console, epochs: int, unit: str = "steps") -> None:
         self.console = console
+        self.unit = unit
         self.epochs = epochs
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         self._progress = Progress(*columns, console=console, transient=True)
@@ -67,5 +68,6 @@ class Display:
     def _line(self, epoch: int, steps: int, epsilon: float | None, loss: float | None) -> str:
         then, before = self._since
         speed = (steps - before) / max(time.monotonic() - then, 1e-9)
+        digits = ",.0f" if speed >= 10 else ".2f"
         exploring = "" if epsilon is None else f"  ε {epsilon:.2f}"
-        return f"epoch {epoch}/{self.epochs}{exploring}  loss {readable(loss, 3)}  {speed:,.0f} steps/s"
+        return f"epoch {epoch}/{self.epochs}{exploring}  loss {readable(loss, 3)}  {speed:{digits}} {self.unit}/s"

@@ -25,7 +25,7 @@ from experiments.runs.checkpoint import Checkpoint
 from experiments.runs.config import RunConfig
 from experiments.runs.directory import RunDirectory, replacing
 from experiments.runs.display import Display
-from experiments.tracking import EPOCH, WandbWriter, make_logger
+from experiments.tracking import EPOCH, SECONDS, TRANSITIONS, WandbWriter, make_logger
 from libra_gym.bank import FeatureBank
 from libra_gym.errors import LibraError
 from libra_gym.evaluation import Evaluation, Policy
@@ -111,7 +111,8 @@ class RunCallback(EvaluationCallback):
         self.run, self.config, self.display, self.interrupt = run, config, display, interrupt
         own = (".safetensors",) if epoch_steps is None else ()
         self._suffixes = own if own and not config.sb3_zip else (*own, ".zip")
-        self._saved = self._pictured = time.monotonic()
+        self._saved = self._pictured = self._began = time.monotonic()
+        self._before = 0.0
 
     @property
     def done(self) -> float:
@@ -120,6 +121,11 @@ class RunCallback(EvaluationCallback):
             return self.num_timesteps / self.epoch_steps
         learner = _learner(self.model)
         return learner.epoch + learner.cursor / len(learner.bank)
+
+    @property
+    def seconds(self) -> float:
+        """What the run has taken so far, over all its sittings."""
+        return self._before + time.monotonic() - self._began
 
     def _on_training_start(self) -> None:
         super()._on_training_start()
@@ -144,6 +150,7 @@ class RunCallback(EvaluationCallback):
         waited = time.monotonic() - self._pictured >= PICTURE_SECONDS
         if self.epoch >= self.config.epochs or (improved and waited):
             self._record_pictures()
+        self.logger.record(SECONDS, round(self.seconds, 2))
         self.model.dump_logs()
         self.save_checkpoint()
 
@@ -155,6 +162,7 @@ class RunCallback(EvaluationCallback):
             "epoch": self.epoch,
             "best_epoch": self.best_epoch,
             "best_mae": self.best_mae,
+            "seconds": self.seconds,
         }
         if self.epoch_steps is None:
             tensors, numbers["learner"] = _learner(self.model).state()
@@ -168,6 +176,7 @@ class RunCallback(EvaluationCallback):
         """Put the model where the checkpoint has it; an SB3 model comes out of its zip instead."""
         numbers = checkpoint.numbers
         self.epoch, self.best_epoch, self.best_mae = numbers["epoch"], numbers["best_epoch"], numbers["best_mae"]
+        self._before, self._began = numbers.get("seconds", 0.0), time.monotonic()
         if self.epoch_steps is None:
             learner = _learner(self.model)
             learner.load_state(checkpoint.tensors, numbers["learner"])
@@ -271,6 +280,7 @@ def _train_head(
     settings = HeadSettings(**{**config.settings, "epochs": config.epochs, "seed": config.seed})
     trainer = HeadTrainer(training, settings, config.device)
     best_epoch, best_mae = 0, math.inf
+    began = time.monotonic()
     display.begin(0.0, 0)
     while trainer.epoch < config.epochs and not interrupt.asked:
         loss = trainer.learn_epoch()
@@ -285,6 +295,8 @@ def _train_head(
         steps = trainer.epoch * len(training)
         logger.record(EPOCH, trainer.epoch)
         logger.record("train/loss", loss)
+        logger.record(TRANSITIONS, steps, exclude="tensorboard")
+        logger.record(SECONDS, round(time.monotonic() - began, 2))
         for key, value in figures(score).items():
             logger.record(f"validation/{key}", value)
         logger.dump(steps)

@@ -51,8 +51,9 @@ def open_task(
         task = WeighingTask.intervals(bank.num_intervals, people=bank.quantizer.values, **settings)
     else:
         task = WeighingTask.counts(float(bank.counts.max()), **settings)
-    if isinstance(rewards, Rewards):
-        rewards = vars(rewards)
+    if isinstance(rewards, Rewards):  # what it leaves alone stays the task's own: real-valued counts need a tolerance
+        usual = vars(Rewards())
+        rewards = {key: setting for key, setting in vars(rewards).items() if setting != usual[key]}
     try:
         return bank, task.with_rewards(**(rewards or {}))
     except TypeError:

@@ -191,7 +191,8 @@ class WeighingContinuousEnv(WeighingEnv):
 
     As in `LibraWeighing-v0`, with counts instead of intervals. The scale counts as balanced when value and truth differ
     by no more than 0.005 people, half of the smallest weight; `rewards={"balance_tolerance": 10}` allows ten
-    hundredths.
+    hundredths, `{"balance_share": 0.05}` also a twentieth of the truth. Within `max_steps=8` the greedy expert balances
+    every patch of up to 18 people, and no more than 40 people can be put on the pan.
 
     ## Arguments
 
@@ -232,7 +233,7 @@ def render_scale(
         ended=ended,
         patch_image=_patch_image(scales.bank, int(scales.patch[index])),
         reward=reward,
-        tolerance=task.rewards.balance_tolerance * task.tick,
+        tolerance=float(task.tolerance(scales.truth[index])) * task.tick,
     )
     return draw_scale(view) if mode == "rgb_array" else ansi_scale(view)
 

@@ -1,9 +1,12 @@
-"""A whole photo being weighed, step by step, as an animated GIF: the paper's weighing figure (Sec. 4.1) in motion."""
+"""A whole photo being weighed, step by step, as a GIF or MP4: the paper's weighing figure (Sec. 4.1) in motion."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
@@ -27,6 +30,8 @@ from libra_gym.rendering.grid import check_weighing
 _SIDE = 1280  # pixels that the longer side of the photo takes, as far as the bounds of a cell allow
 _CELL = (20, 48)  # pixels of a patch's side: at least what a number needs, at most what looks well
 _HEADER = 40
+_RATE = 10.0  # frames of an MP4 per second
+_CODEC = "mp4v"  # MPEG-4: the wheels of OpenCV have no H.264, and their VP9 takes a second for a frame
 _LIT: Colour = (120, 235, 150)  # the value's green, light enough for a darkened photo
 
 
@@ -40,7 +45,7 @@ def animate_weighing(
     totals: Sequence[float] | None = None,
     seconds: float = 0.9,
 ) -> None:
-    """Write a GIF in which each patch shows its operator and its value at every step.
+    """Write a GIF, or an MP4, in which each patch shows its operator and its value at every step.
 
     The first frame is the plain photo. Patches on the scale are darker than those that have ended; of the latter only
     values other than 0 are written.
@@ -50,7 +55,7 @@ def animate_weighing(
         actions: the action of each patch at each step, (steps, rows, cols); −1 where the weighing was over.
         values: the value after that action, (steps, rows, cols).
         pool_labels: the labels of the actions, `end` last.
-        path: where the GIF goes.
+        path: where the animation goes; its ending, `.gif` or `.mp4`, says as what.
         totals: the photo's estimated count after each step, for the header.
         seconds: how long a step is shown; the last one is shown three times as long.
     """
@@ -70,10 +75,41 @@ def animate_weighing(
             headline += f"    count {totals[step]:,.0f}"
         frames.append(_with_header(_draw_step(photo, cell, actions[step], values[step], pool_labels), headline))
 
+    lengths = [seconds] * steps + [3 * seconds]
+    if Path(path).suffix.lower() == ".mp4":
+        _write_mp4(frames, lengths, Path(path))
+    else:
+        _write_gif(frames, lengths, Path(path))
+
+
+def _write_gif(frames: Sequence[Image], lengths: Sequence[float], path: Path) -> None:
+    from libra_gym.features.storage import write_whole
+
     # Without dithering the flat colours stay flat, and the file is smaller by a third.
     pictures = [Pillow.fromarray(frame).quantize(128, dither=Pillow.Dither.NONE) for frame in frames]
-    durations = [round(1000 * seconds)] * steps + [round(3000 * seconds)]
-    pictures[0].save(path, format="GIF", save_all=True, append_images=pictures[1:], duration=durations, loop=0)
+    durations = [round(1000 * length) for length in lengths]
+    file = BytesIO()
+    pictures[0].save(file, format="GIF", save_all=True, append_images=pictures[1:], duration=durations, loop=0)
+    write_whole(path, file.getvalue())
+
+
+def _write_mp4(frames: Sequence[Image], lengths: Sequence[float], path: Path) -> None:
+    """Frames of any length in time as a film of a fixed rate."""
+    from libra_gym.features.storage import write_whole
+
+    height, width = (side + side % 2 for side in frames[0].shape[:2])  # codecs want even sides
+    with TemporaryDirectory() as directory:
+        partial = Path(directory) / "film.mp4"
+        film = cv2.VideoWriter(str(partial), cv2.VideoWriter.fourcc(*_CODEC), _RATE, (width, height))
+        if not film.isOpened():
+            raise LibraError(f"This build of OpenCV cannot write {path.name} (codec {_CODEC}); write a GIF.")
+        for frame, length in zip(frames, lengths):
+            even: Image = np.full((height, width, 3), PAPER, np.uint8)
+            even[: frame.shape[0], : frame.shape[1]] = frame
+            for _ in range(max(round(length * _RATE), 1)):
+                film.write(cv2.cvtColor(even, cv2.COLOR_RGB2BGR))
+        film.release()
+        write_whole(path, partial.read_bytes())
 
 
 def _draw_step(

@@ -36,6 +36,11 @@ def action_colour(label: str) -> Colour:
     return END if label == "end" else DOWN if label.startswith("-") else UP
 
 
+def rgb(colour: Colour) -> tuple[float, float, float]:
+    """A colour as matplotlib takes it."""
+    return colour[0] / 255, colour[1] / 255, colour[2] / 255
+
+
 def short_number(number: float) -> str:
     """A number as briefly as it can be read: "17", "2.35"; never "-0"."""
     return f"{round(number, 2) + 0.0:g}"

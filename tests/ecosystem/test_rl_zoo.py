@@ -5,16 +5,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from stable_baselines3 import DQN
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from agents import LibraDQN, WeighingVecEnv
+from agents import zoo as our_zoo
+from agents.registry import ALGORITHMS
+from libra_gym import LibraError
 
 pytest.importorskip("rl_zoo3")
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def zoo(command, folder, *arguments):
+def zoo(command, folder, *arguments, module="rl_zoo3.", algo="dqn"):
     """Run one of RL Zoo's commands where it can reach neither the network nor the home directory."""
     environment = os.environ | {
         "HOME": str(folder),
@@ -24,7 +31,7 @@ def zoo(command, folder, *arguments):
         "PYTHONPATH": str(ROOT),
         "WANDB_MODE": "disabled",
     }
-    line = [sys.executable, "-m", f"rl_zoo3.{command}", "--algo", "dqn", "--env", "LibraWeighing-v0"]
+    line = [sys.executable, "-m", *f"{module}{command}".split(), "--algo", algo, "--env", "LibraWeighing-v0"]
     line += ["--gym-packages", "libra_gym", "-f", "logs", "--seed", "1", "--device", "cpu", *arguments]
     finished = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
@@ -65,3 +72,61 @@ LibraWeighing-v0:
     zoo("train", tmp_path, "--conf-file", "dqn.yml", "--eval-freq", "-1")
     model = DQN.load(tmp_path / "logs/dqn/LibraWeighing-v0_1/LibraWeighing-v0.zip")
     assert (model.num_timesteps, model.n_envs, model.policy.net_arch) == (800, 4, [64])
+
+
+@pytest.mark.slow
+def test_libra_dqn_trains_on_the_native_batch(tmp_path, monkeypatch, capsys):
+    small = ("-params", "n_envs:32", "learning_starts:100", "policy_kwargs:dict(network=dict(hidden=[16]))")
+    judged = ("--eval-freq", "64", "--eval-episodes", "10", "--eval-env-kwargs", "split:'test'")
+    zoo("train", tmp_path, "-n", "800", *small, *judged, module="agents.zoo ", algo="libra_dqn")
+    run = tmp_path / "logs/libra_dqn/LibraWeighing-v0_1"
+    model = LibraDQN.load(run / "LibraWeighing-v0.zip", device="cpu")
+    assert model.num_timesteps >= 800
+    assert model.q_net.q_net.settings.hidden == (16,)  # the scale's own network, which the native batch brings
+    assert (run / "best_model.zip").is_file()
+
+    from rl_zoo3.exp_manager import ExperimentManager
+
+    monkeypatch.setattr(ExperimentManager, "default_vec_env_cls", None)
+    monkeypatch.setattr(sys, "argv", ["zoo"])
+    where = ("--algo", "libra_dqn", "--env", "LibraWeighing-v0", "-f", str(tmp_path / "logs"))
+    our_zoo.main(["enjoy", *where, "-n", "50", "--no-render", "--device", "cpu"])
+    assert "Mean reward" in capsys.readouterr().out
+
+
+def test_our_algorithms_are_offered_beside_rl_zoos_own():
+    from rl_zoo3.utils import ALGOS
+
+    our_zoo.register()
+    assert ALGOS["libra_dqn"] is LibraDQN
+    assert ALGOS["dqn"] is DQN
+    assert {"bc", "dagger", "double_dqn", "dueling_dqn", "maskable_ppo"} <= ALGOS.keys()
+    assert not any("head" in name for name in ALGOS)
+
+
+@pytest.mark.parametrize("name", [name for name, line in ALGORITHMS.items() if line.kind != "head"])
+def test_a_recipe_is_translated_whole(name):
+    algorithm = ALGORITHMS[name]
+    ours, theirs = algorithm.presets()["default"], our_zoo.recipe(algorithm)
+    assert theirs["n_envs"] == ours["num_envs"]
+    assert theirs["n_timesteps"] > 10_000
+    assert theirs["env_kwargs"].items() >= ours.get("env", {}).items()
+    if "final_learning_rate" in ours:
+        assert theirs["learning_rate"] == "lin_0.0005"
+    else:
+        assert theirs["learning_rate"] == ours["learning_rate"]
+    rest = ours.keys() - {"epochs", "num_envs", "env", "final_learning_rate", "learning_rate", "policy_kwargs"}
+    assert {key: theirs[key] for key in rest} == {key: ours[key] for key in rest}
+
+
+def test_only_our_scales_become_a_native_batch():
+    batch = our_zoo.scales([lambda: gym.make("LibraWeighing-v0", split="test", order="sequential")] * 3)
+    assert isinstance(batch, WeighingVecEnv)
+    assert batch.num_envs == 3
+    assert {image.split for image in batch.bank.images} == {"test"}
+    assert isinstance(our_zoo.scales([lambda: gym.make("CartPole-v1")] * 2), DummyVecEnv)
+
+
+def test_an_unknown_command_is_named():
+    with pytest.raises(LibraError, match="no command 'fly'"):
+        our_zoo.main(["fly"])

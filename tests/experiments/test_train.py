@@ -324,8 +324,13 @@ def test_a_mistake_is_told_before_anything_is_written(bank, tmp_path, arguments,
 
 OFF_POLICY = {"num_envs": 16, "learning_starts": 50, "buffer_size": 500, "batch_size": 16}
 ON_POLICY = {"num_envs": 16, "batch_size": 64}
+IMITATION = {key: value for key, value in SMALL.items() if key != "policy_kwargs.network.dropout"}
 OTHERS = {
+    "bc": IMITATION,
+    "dagger": IMITATION,
     "dqn": OFF_POLICY,
+    "double_dqn": OFF_POLICY,
+    "dueling_dqn": OFF_POLICY,
     "qrdqn": OFF_POLICY,
     "ppo": ON_POLICY,
     "a2c": {"num_envs": 16},
@@ -345,6 +350,27 @@ def test_the_same_command_trains_and_judges_other_algorithms(bank, tmp_path, alg
     libra("evaluate", run, "--bank", bank, "--json", tmp_path / "figures.json")
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["mae"] == pytest.approx(float(rows[0]["validation/mae"]))
+
+
+def test_dagger_goes_on_bit_for_bit_and_counts_the_time_of_all_sittings(bank, tmp_path, monkeypatch):
+    changes = {**SMALL, "beta_step": 0.7}
+    libra(*begin(bank, tmp_path / "whole", "--algo", "dagger", epochs=2, changes=changes))
+    run, learn_block, calls = tmp_path / "stopped", Learner.learn_block, []
+
+    def interrupted(learner):
+        calls.append(learner)
+        if len(calls) == 25:  # the seventh block of the second epoch
+            signal.raise_signal(signal.SIGINT)
+        return learn_block(learner)
+
+    monkeypatch.setattr(Learner, "learn_block", interrupted)
+    libra(*begin(bank, run, "--algo", "dagger", epochs=2, changes=changes), status=130)
+    before = Checkpoint.load(run / "checkpoint" / "state.safetensors").numbers["seconds"]
+    libra("train", "--resume", run)
+    assert same_weights(run / "last.safetensors", tmp_path / "whole" / "last.safetensors")
+    assert [float(row["rollout/expert_share"]) for row in progress(run)] == pytest.approx([1.0, 0.3])
+    first, second = (float(row["time/seconds"]) for row in progress(run))
+    assert 0 < first < before < second
 
 
 def test_an_sb3_run_goes_on_from_its_last_zip(bank, tmp_path):

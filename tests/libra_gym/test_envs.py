@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import libra_gym
 from libra_gym.envs import WeighingContinuousEnv, WeighingContinuousVectorEnv, WeighingEnv, WeighingVectorEnv
 from libra_gym.errors import LibraError
+from libra_gym.task import Rewards
 from libra_gym.wrappers import DictView, VectorDictView
 
 IDS = ("LibraWeighing-v0", "LibraWeighingContinuous-v0")
@@ -277,6 +278,13 @@ def _same(ours, theirs):
             _same(a, b)
     else:
         assert ours == theirs
+
+
+@pytest.mark.parametrize("rewards", [None, {"squeezing": False}, Rewards(squeezing=False)])
+def test_real_valued_counts_keep_their_tolerance_whatever_else_is_changed(small_bank, rewards):
+    task = WeighingContinuousEnv(small_bank, rewards=rewards).scales.task
+    assert task.rewards.balance_tolerance == 0.5
+    assert task.rewards.squeezing is (rewards is None)
 
 
 def test_seeds_may_be_given_one_by_one(small_bank):

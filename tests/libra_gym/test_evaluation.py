@@ -411,6 +411,43 @@ def test_image_counts_of_real_valued_counts_and_behind_other_wrappers():
     assert {int(i): c for i, c, _ in flat} == counted
 
 
+def test_real_valued_counts_are_read_without_a_quantizer():
+    """The greedy expert counts to half a hundredth per patch; figures that only intervals have are left out."""
+    bank = telling_bank()
+    steps = 14  # enough for the fullest patch
+    task = WeighingTask.counts(float(bank.counts.max()), max_steps=steps)
+    divisor = max(task.pool)
+
+    def greedy(observations):
+        value = np.rint(observations[:, -steps:].sum(1) * divisor).astype(np.int64)
+        return task.optimal(observations[:, 1].astype(np.float64) / task.tick, value)
+
+    coarse = bank.with_quantizer(Quantizer.integer(2))
+    results = [evaluate(greedy, each, task=task) for each in (bank, coarse)]
+    assert results[0] == results[1]
+    result = results[0]
+    for record, image in zip(result.records, bank.images):
+        assert record.count == pytest.approx(record.people, abs=0.005 * image.patches + 1e-3)
+    assert result.interval_accuracy is None
+    assert result.regret is None
+    assert result.mean_return == pytest.approx(expert(task, bank.counts.double().numpy() / task.tick).returns.mean())
+    plain = result.to_dict()
+    assert (plain["interval_accuracy"], plain["regret"]) == (None, None)
+    console = Console(file=StringIO(), width=80)
+    console.print(result.table())
+    assert "nan" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize("readout", ["middle", "expectation", [0.0, 1.0]])
+def test_a_readout_of_intervals_is_refused_for_real_valued_counts(readout):
+    bank = telling_bank()
+    task = WeighingTask.counts(float(bank.counts.max()))
+    with pytest.raises(LibraError, match="real-valued"):
+        evaluate(scatter, bank, task=task, readout=readout)
+    with pytest.raises(LibraError, match="real-valued"):
+        ImageCounts(WeighingContinuousVectorEnv(2, bank, split=None, order="sequential"), readout)
+
+
 def test_image_counts_refuses_what_it_cannot_count():
     bank = telling_bank()
     with pytest.raises(LibraError, match="sequential"):

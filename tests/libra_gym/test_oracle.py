@@ -69,6 +69,38 @@ def test_the_optimum_equals_an_exhaustive_search():
     np.testing.assert_allclose(solve(task).returns, [best(g, 0, 0) for g in range(7)], rtol=1e-6)
 
 
+def test_the_expert_balances_real_valued_counts_up_to_18_people():
+    """Eight steps: two weights for each of three digits, and two or three fives; beyond that the error grows slowly."""
+    task = WeighingTask.counts(60.0)
+    result = expert(task, np.arange(0.0, 6000.0, 0.25))
+    people, error = result.truth * task.tick, np.abs(result.truth - result.value) * task.tick
+    assert error[people <= 18.0].max() == pytest.approx(0.005)
+    assert people[error > 0.0051].min() == pytest.approx(18.3275)
+    assert error[people <= 25.0].max() == pytest.approx(0.05)
+    assert error[people <= 35.0].max() == pytest.approx(0.5)
+    assert result.value.max() * task.tick == 40.0  # eight fives
+    balanced = task.balanced(result.truth, result.value)
+    np.testing.assert_array_equal(balanced, error <= 0.005 + 1e-9)
+    assert (result.actions[balanced & (result.steps < 8)] == task.end).any(1).all()
+
+
+def test_more_steps_balance_more_people():
+    people = np.arange(0.0, 50.0, 0.01)
+    for steps, most in ((8, 18.0), (12, 38.0)):
+        task = WeighingTask.counts(50.0, max_steps=steps)
+        balanced = task.balanced(people / task.tick, expert(task, people / task.tick).value)
+        assert balanced[people <= most].all()
+        assert not balanced.all()
+
+
+def test_a_tolerated_share_lets_the_expert_end_sooner():
+    people = np.arange(0.0, 40.0, 0.01)
+    strict, wide = (WeighingTask.counts(40.0).with_rewards(balance_share=share) for share in (0.0, 0.05))
+    results = [expert(task, people / task.tick) for task in (strict, wide)]
+    assert results[1].steps.mean() < results[0].steps.mean() - 1
+    assert wide.balanced(results[1].truth, results[1].value).all()
+
+
 def test_real_valued_truths_can_be_solved_too():
     task = WeighingTask.counts(2.0)
     truth = [0.0, 3.3, 51.0, 199.6]

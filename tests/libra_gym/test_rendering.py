@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -17,11 +18,13 @@ from PIL import Image as Pillow
 
 from libra_gym.errors import LibraError
 from libra_gym.rendering import (
+    CountMaps,
     ScaleView,
     animate_weighing,
     ansi_scale,
     count_map_figure,
     draw_scale,
+    gallery_figure,
     weighing_figure,
 )
 from libra_gym.rendering.canvas import CHOSEN, DOWN, END, UP, VALUE, Colour
@@ -171,7 +174,8 @@ class TestTheWeighingFigure:
     def test_it_has_a_panel_for_the_region_each_step_and_the_truth(self) -> None:
         figure = weighing_figure(PHOTO, ACTIONS, VALUES, TRUTH, Q, TASK.labels)
         titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-        assert titles == ["region", "t = 0", "t = 1", "t = 2", "truth", "t = 0: +10", "t = 1: -1", "t = 2: end"]
+        needles = [f"t = 0: +10 ({Q[0, 7]:.2f})", f"t = 1: -1 ({Q[1, 3]:.2f})", "t = 2: end (4)"]
+        assert titles == ["region", "t = 0", "t = 1", "t = 2", "truth", *needles]
         written = [[text.get_text() for text in ax.texts] for ax in figure.axes[1:5]]
         assert written[0] == ["+10", "10", "E", "0", "+10", "10"] * 2
         assert written[1] == ["-1", "9", "0", "+10", "20"] * 2
@@ -183,7 +187,17 @@ class TestTheWeighingFigure:
 
     def test_the_needle_stops_where_the_chosen_patch_ended(self) -> None:
         figure = weighing_figure(PHOTO, ACTIONS, VALUES, None, Q, TASK.labels, patch=(1, 1))
-        assert [ax.get_title() for ax in figure.axes if ":" in ax.get_title()] == ["t = 0: end"]
+        needles = [ax.get_title() for ax in figure.axes if ":" in ax.get_title()]
+        assert [title.split(" (")[0] for title in needles] == ["t = 0: end"]
+
+    def test_an_agent_without_q_values_has_no_needle_and_no_frame(self) -> None:
+        figure = weighing_figure(PHOTO, ACTIONS, VALUES, None, None, TASK.labels)
+        assert [ax.get_title() for ax in figure.axes if ":" in ax.get_title()] == []
+        assert pixels_of(rasterize(figure), CHOSEN) == 0
+
+    def test_the_title_counts_rows_and_columns_from_the_photos_corner(self) -> None:
+        figure = weighing_figure(PHOTO, ACTIONS, VALUES, None, Q, TASK.labels, patch=(1, 2), corner=(10, 20))
+        assert "row 11, column 22" in figure.subfigs[1].get_suptitle()
 
     @pytest.mark.parametrize(
         ("actions", "q", "message"),
@@ -216,6 +230,30 @@ class TestTheCountMap:
             count_map_figure(PHOTO, None, TRUTH[:, :2], (None, 60.0))
 
 
+class TestTheGallery:
+    CASES = (
+        CountMaps(PHOTO, TRUTH, TRUTH * 2, (60.0, 120.0), "first"),
+        CountMaps(PHOTO.transpose(1, 0, 2), None, TRUTH.T, (None, 60.0), "second"),
+    )
+
+    def test_each_case_is_a_row_of_its_own_colour_scale(self) -> None:
+        figure = gallery_figure(self.CASES, "Worst counts")
+        assert [text.get_text() for text in figure.texts] == ["Worst counts", "first", "second"]
+        titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+        assert titles == ["photo", "truth: 60", "estimate: 120.0", "photo", "estimate: 60.0"]
+
+    def test_nothing_overlaps_or_lies_beyond_the_edge(self) -> None:
+        figure = gallery_figure(self.CASES, "Worst counts")
+        rasterize(figure)
+        renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # of the Agg canvas
+        boxes = [ax.get_tightbbox(renderer) for ax in figure.axes]
+        boxes += [text.get_window_extent(renderer) for text in figure.texts]
+        for i, box in enumerate(boxes):
+            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+            assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+            assert not any(box.overlaps(other) for other in boxes[:i])
+
+
 class TestTheAnimation:
     def test_it_is_a_gif_of_the_photo_and_each_step(self, tmp_path: Path) -> None:
         path = tmp_path / "weighing.gif"
@@ -232,6 +270,18 @@ class TestTheAnimation:
         assert pixels_of(frames[1], UP) > 200
         assert pixels_of(frames[2], DOWN) > 100
         assert pixels_of(frames[3], END) > 200
+
+    def test_an_mp4_shows_the_same_frames_for_as_long(self, tmp_path: Path) -> None:
+        path = tmp_path / "weighing.mp4"
+        animate_weighing(PHOTO, ACTIONS, VALUES, TASK.labels, path, seconds=0.5)
+        film = cv2.VideoCapture(str(path))
+        assert film.get(cv2.CAP_PROP_FRAME_COUNT) / film.get(cv2.CAP_PROP_FPS) == pytest.approx(3.0)
+        frames = []
+        while (read := film.read())[0]:
+            frames.append(read[1])
+        assert np.abs(frames[0].astype(int) - frames[4]).mean() < 1  # within the first half second
+        assert np.abs(frames[0].astype(int) - frames[5]).mean() > 10
+        assert list(tmp_path.iterdir()) == [path]
 
     def test_a_total_is_needed_for_each_step(self, tmp_path: Path) -> None:
         with pytest.raises(LibraError, match="2 totals for 3 steps"):

@@ -160,6 +160,19 @@ def test_a_continuous_scale_balances_within_half_its_smallest_weight():
     assert task.optimal(truth, np.array([123, 123])).tolist() == [task.end, task.pool.index(1)]
 
 
+def test_a_share_of_the_truth_may_be_tolerated_where_it_is_more():
+    task = WeighingTask.counts(30.0).with_rewards(balance_share=0.05)
+    truth = np.array([0.0, 5.0, 2000.0])
+    np.testing.assert_allclose(task.tolerance(truth), [0.5, 0.5, 100.0])
+    assert task.balanced(truth, np.array([0, 6, 1900])).tolist() == [True, False, True]
+    end, step = np.full(3, task.end), np.zeros(3, dtype=int)
+    assert task.reward(truth, np.array([1, 5, 1899]), end, step).tolist() == [-5, 5, -5]
+    assert task.optimal(truth, np.array([0, 0, 2100])).tolist() == [task.end, task.pool.index(5), task.end]
+    assert torch.equal(
+        task.balanced(torch.from_numpy(truth), torch.tensor([0, 6, 1900])), torch.tensor([True, False, True])
+    )
+
+
 # --------------------------------------------------------------------------------- a slow restatement from the paper
 
 
@@ -170,14 +183,15 @@ def slow_reward(truth, value, action, step, task):
     clip = lambda v: min(max(v, 0), task.ceiling)  # noqa: E731
     after = clip(value + weights[action])
     before_error, after_error = abs(truth - value), abs(truth - after)
+    tolerance = max(r.balance_tolerance, r.balance_share * truth)
     if r.force_ending and step == task.max_steps - 1:
-        return r.end if after_error <= r.balance_tolerance else -r.end
+        return r.end if after_error <= tolerance else -r.end
     if action == task.end:
-        return r.end if before_error <= r.balance_tolerance else -r.end
+        return r.end if before_error <= tolerance else -r.end
     if not r.guiding:
         return r.fall if after_error < before_error else r.rise
     best, best_error = None, None
-    if before_error <= r.balance_tolerance:
+    if before_error <= tolerance:
         best = task.end
     else:
         for index, weight in enumerate(task.pool):
@@ -200,6 +214,7 @@ switches = st.builds(
     squeezing=st.booleans(),
     squeeze_tolerance=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
     balance_tolerance=st.sampled_from([0.0, 1.0]),
+    balance_share=st.sampled_from([0.0, 0.25]),
 )
 tasks = st.builds(WeighingTask, st.integers(0, 80), max_steps=st.integers(1, 16), rewards=switches)
 
@@ -214,9 +229,11 @@ def test_every_reward_equals_the_slow_restatement(task, data):
     assert task.all_rewards(*map(torch.from_numpy, arrays))[0].tolist() == expected
 
 
-@given(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 18), st.integers(0, 7))
-def test_continuous_rewards_equal_the_slow_restatement(truth, value, action, step):
-    task = WeighingTask.counts(30.0)
+@given(
+    st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 18), st.integers(0, 7), st.sampled_from([0.0, 0.05, 0.5])
+)
+def test_continuous_rewards_equal_the_slow_restatement(truth, value, action, step, share):
+    task = WeighingTask.counts(30.0).with_rewards(balance_share=share)
     arrays = [np.array([x]) for x in (truth / 4 * 3, value, action, step)]
     assert task.reward(*arrays)[0] == slow_reward(truth / 4 * 3, value, action, step, task)
 

@@ -93,6 +93,27 @@ print(Weigher.load({str(tmp_path / "model.safetensors")!r}).task.max_steps)
     assert done.stdout.strip() == "8"
 
 
+def test_a_model_of_real_valued_counts_is_a_file_without_a_quantizer(small_bank, tmp_path):
+    torch.manual_seed(0)
+    task = WeighingTask.counts(float(small_bank.counts.max()))
+    network = ScaleNetwork(replace(SMALL, actions=task.num_actions))
+    model = Weigher(network, task, None)
+    model.save(tmp_path / "model.safetensors")
+    again = Weigher.load(tmp_path / "model.safetensors")
+    assert again.quantizer is None
+    assert again.task == task
+    weighed = again.weigh(small_bank)
+    assert len(set(weighed.actions.ravel().tolist())) > 2
+    assert weighed.value.min() >= 0
+    totals = small_bank.image_totals(torch.from_numpy(weighed.value * 0.01)).tolist()
+    for bank in (small_bank, small_bank.with_quantizer(Quantizer.integer(3))):
+        assert [record.count for record in again.evaluate(bank).records] == pytest.approx(totals)
+    with pytest.raises(LibraError, match="no look-up table"):
+        again.calibrate(small_bank)
+    with pytest.raises(LibraError, match="real-valued"):
+        again.evaluate(small_bank, "middle")
+
+
 def test_calibration_makes_the_training_total_right(small_bank):
     model = weigher(small_bank)
     before, after = model.evaluate(small_bank), model.calibrate(small_bank, prior=0.01).evaluate(small_bank)

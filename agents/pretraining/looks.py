@@ -1,0 +1,120 @@
+"""Looks: a photo as it is, mirrored, scaled or with other colours; and crops out of looks with their patch counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agents.pretraining.settings import STRIDE, PretrainSettings
+from libra_gym.backbones import preprocess
+from libra_gym.counts import HeadDensity, Kernel, Points, Size
+from libra_gym.datasets import Photo
+from libra_gym.datasets.views import View, full
+
+
+@dataclass(frozen=True)
+class Look:
+    """The whole of a photo, as the backbone is shown it."""
+
+    view: View
+    brightness: float = 0.0
+    """Added, as a share of white."""
+    contrast: float = 1.0
+    grey: bool = False
+
+    @property
+    def key(self) -> str:
+        """Names the look among those of its photo."""
+        view = self.view
+        return f"{view.scale:.6f}-{int(view.mirror)}-{self.brightness:.4f}-{self.contrast:.4f}-{int(self.grey)}"
+
+    def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The photo's pixels in this look."""
+        pixels = self.view.apply_image(image)
+        if self.grey:
+            pixels = np.repeat(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
+        if self.contrast != 1.0 or self.brightness != 0.0:
+            middle = 127.5
+            changed = (pixels.astype(np.float32) - middle) * self.contrast + middle + 255.0 * self.brightness
+            pixels = np.clip(np.round(changed), 0, 255).astype(np.uint8)
+        return np.asarray(pixels, np.uint8)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A photo of the training or validation set with all that is known of it but its pixels."""
+
+    photo: Photo
+    split: str
+    size: Size
+    density: HeadDensity
+    points: Points
+
+    @classmethod
+    def read(cls, photo: Photo, split: str, kernel: Kernel) -> Scene:
+        """Read size and dots; the pixels are looked at once and let go."""
+        height, width = photo.image().shape[:2]
+        density = HeadDensity(photo.points(), (height, width), kernel)
+        return cls(photo, split, (height, width), density, density.points.astype(np.float32))
+
+
+def make_look(size: Size, settings: PretrainSettings, number: int, rng: np.random.Generator) -> Look:
+    """Look number `number` at a photo: the first is the photo as it is, every second one is mirrored."""
+    if number == 0:
+        return Look(full(size))
+    low, high = settings.scales
+    scale = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+    brightness, contrast = rng.uniform(-settings.colours, settings.colours, 2)
+    grey = bool(rng.random() < settings.grey)
+    return Look(full(size, scale=scale, mirror=number % 2 == 1), float(brightness), 1.0 + float(contrast), grey)
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A square of a look that begins on the stem's grid; it may reach into the padding right and below."""
+
+    left: int
+    top: int
+    side: int
+
+    @classmethod
+    def draw(cls, size: Size, side: int, grid: int, rng: np.random.Generator) -> Crop:
+        """Anywhere in a padded look of this (unpadded) size."""
+        height, width = padded_size(size, side)
+        top, left = (grid * int(rng.integers((length - side) // grid + 1)) for length in (height, width))
+        return cls(left, top, side)
+
+    def counts(self, look: Look, density: HeadDensity) -> tuple[Tensor, Tensor]:
+        """People in each patch of the crop, and which patches lie at least partly in the photo."""
+        height, width = look.view.size
+        h, w = min(self.side, height - self.top), min(self.side, width - self.left)
+        patches = self.side // STRIDE
+        counts, valid = torch.zeros(patches, patches), torch.zeros(patches, patches, dtype=torch.bool)
+        if h > 0 and w > 0:
+            x = width - self.left - w if look.view.mirror else self.left
+            seen = View(x, self.top, w, h, look.view.scale, look.view.mirror).integrate(density)
+            counts[: seen.shape[0], : seen.shape[1]] = torch.from_numpy(seen.copy())  # no negative strides
+            valid[: seen.shape[0], : seen.shape[1]] = True
+        return counts, valid
+
+    def pixels(self, image: Tensor) -> Tensor:
+        """The crop out of a padded look `(3, H, W)`."""
+        return image[:, self.top : self.top + self.side, self.left : self.left + self.side]
+
+
+def padded_size(size: Size, least: int = 0) -> Size:
+    """The next multiples of 32, and no less than `least`."""
+    height, width = (max(-(-length // STRIDE) * STRIDE, least) for length in size)
+    return height, width
+
+
+def padded_pixels(look: Look, image: NDArray[np.uint8], least: int = 0) -> Tensor:
+    """A look as the backbone takes it, `(3, H, W)`, padded right and below."""
+    tensor = preprocess(look.pixels(image))
+    height, width = padded_size(look.view.size, least)
+    return torch.nn.functional.pad(tensor, (0, width - tensor.shape[2], 0, height - tensor.shape[1]))

@@ -1,0 +1,205 @@
+"""One-step counters on a backbone: blockwise classification, blockwise regression, redundant local counts.
+
+Each is a backbone cut in two, a frozen stem and a trunk that learns, and a head over the patches. The stem is not part
+of :class:`PatchCounter`, since its maps may come from a cache.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agents.pretraining.settings import Method, Readout
+from libra_gym.backbones import Backbone
+from libra_gym.errors import LibraError
+from libra_gym.quantizer import Quantizer
+
+HEAD = "head"
+_WINDOW_CHANNELS = 128
+
+
+class PatchHead(nn.Module, ABC):
+    """From features `(B, channels, rows, cols)` to people per patch, and how far off that is."""
+
+    values: Tensor
+
+    def __init__(self, channels: int, quantizer: Quantizer) -> None:
+        super().__init__()
+        self.quantizer = quantizer
+        self.register_buffer("values", torch.tensor(quantizer.values, dtype=torch.float32), persistent=False)
+
+    @abstractmethod
+    def loss(self, out: Tensor, counts: Tensor, valid: Tensor, count_loss: float) -> Tensor:
+        """How far the output is from the true counts `(B, rows, cols)`, over patches that are `valid`."""
+
+    @abstractmethod
+    def read(self, out: Tensor, readout: Readout) -> Tensor:
+        """People in each patch `(B, rows, cols)`."""
+
+
+class BlockClassifier(PatchHead):
+    """A 1×1 classifier over intervals (BCNet)."""
+
+    def __init__(self, channels: int, quantizer: Quantizer) -> None:
+        super().__init__(channels, quantizer)
+        self.layer = nn.Conv2d(channels, quantizer.num_intervals, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits `(B, intervals, rows, cols)`."""
+        return self.layer(features)
+
+    def loss(self, out: Tensor, counts: Tensor, valid: Tensor, count_loss: float) -> Tensor:
+        """Cross-entropy of the interval, and the L1 error of the expected count if it has a weight."""
+        logits, people = out.movedim(1, -1)[valid], counts[valid]
+        loss = F.cross_entropy(logits, self.quantizer.quantize(people))
+        if count_loss > 0:
+            loss = loss + count_loss * F.l1_loss(logits.softmax(-1) @ self.values, people)
+        return loss
+
+    def read(self, out: Tensor, readout: Readout) -> Tensor:
+        """The value of the likeliest interval, or the mean over all."""
+        if readout == "argmax":
+            return self.values[out.argmax(1)]
+        return torch.einsum("bcyx,c->byx", out.softmax(1), self.values)
+
+
+class BlockRegressor(PatchHead):
+    """A 1×1 regression of the patch's count."""
+
+    def __init__(self, channels: int, quantizer: Quantizer) -> None:
+        super().__init__(channels, quantizer)
+        self.layer = nn.Conv2d(channels, 1, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Counts `(B, 1, rows, cols)`."""
+        return self.layer(features)
+
+    def loss(self, out: Tensor, counts: Tensor, valid: Tensor, count_loss: float) -> Tensor:
+        """L1."""
+        return F.l1_loss(out.squeeze(1)[valid], counts[valid])
+
+    def read(self, out: Tensor, readout: Readout) -> Tensor:
+        """The counts, none below zero."""
+        return out.squeeze(1).clamp_min(0.0)
+
+
+class LocalCounts(PatchHead):
+    """TasselNetv2†: regression of the count of each 64×64 window, two patches by two.
+
+    Windows begin every 32 pixels, half a window before the photo's border too, so that four windows cover each patch. A
+    training crop begins anywhere on the stem's grid of 8 pixels, so that in the course of training the windows are
+    those at stride 8.
+    """
+
+    def __init__(self, channels: int, quantizer: Quantizer) -> None:
+        super().__init__(channels, quantizer)
+        self.layers = nn.Sequential(
+            nn.AvgPool2d(2, stride=1, padding=1, count_include_pad=False),
+            nn.Conv2d(channels, _WINDOW_CHANNELS, 1, bias=False),
+            nn.BatchNorm2d(_WINDOW_CHANNELS),
+            nn.ReLU(),
+            nn.Conv2d(_WINDOW_CHANNELS, 1, 1),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Counts of windows `(B, 1, rows + 1, cols + 1)`."""
+        return self.layers(features)
+
+    def loss(self, out: Tensor, counts: Tensor, valid: Tensor, count_loss: float) -> Tensor:
+        """L1 over the windows that hold a valid patch."""
+        people = _windows(counts * valid)
+        within = _windows(valid.to(counts.dtype)) > 0
+        return F.l1_loss(out.squeeze(1)[within], people[within])
+
+    def read(self, out: Tensor, readout: Readout) -> Tensor:
+        """Each window's people, none below zero, spread over its patches within the photo, and the mean of them."""
+        windows = out.clamp_min(0.0)
+        covered = _windows(torch.ones_like(windows[:, 0, 1:, 1:]))  # patches in each window
+        spread = windows / covered[:, None]
+        return F.avg_pool2d(spread, 2, stride=1).squeeze(1)
+
+
+def _windows(patches: Tensor) -> Tensor:
+    """Sums over two patches by two, past the border too: `(B, rows + 1, cols + 1)`."""
+    return F.avg_pool2d(patches[:, None], 2, stride=1, padding=1, divisor_override=1).squeeze(1)
+
+
+METHODS: Mapping[Method, type[PatchHead]] = {
+    "bcnet": BlockClassifier,
+    "classification": BlockClassifier,
+    "tasselnetv2": LocalCounts,
+    "regression": BlockRegressor,
+}
+
+
+class PatchCounter(nn.Module):
+    """The part that learns: a trunk on top of the frozen stem, and a head."""
+
+    def __init__(self, trunk: nn.Sequential, head: PatchHead) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """The head's output for the stem's maps."""
+        return self.head(self.trunk(maps))
+
+
+def cut(backbone: Backbone, train_from: str) -> tuple[nn.Sequential, nn.Sequential, int]:
+    """The backbone below and above the first layer that learns, and the stride between them.
+
+    A layer is named as in the literature for VGG (`conv4_1`), and else as in torchvision (`layer3`, `features.5`);
+    `head` freezes the whole backbone. The parts share the backbone's weights.
+    """
+    units = dict(backbone.units())
+    names = _layer_names(units)
+    if train_from != HEAD and train_from not in names:
+        raise LibraError(
+            f"backbone {backbone.name!r} has no layer {train_from!r} to train from; it has {', '.join(names)}, {HEAD}"
+        )
+    at = len(units) if train_from == HEAD else names[train_from]
+    modules = list(units.values())
+    stem, trunk = nn.Sequential(*modules[:at]), nn.Sequential(*modules[at:])
+    with torch.inference_mode():
+        side = stem(torch.zeros(1, 3, 64, 64)).shape[-1]
+    return stem, trunk, 64 // side
+
+
+def _layer_names(units: Mapping[str, nn.Module]) -> dict[str, int]:
+    """Each layer that can learn, and its place among the units."""
+    plain = any(isinstance(unit, nn.Conv2d) for unit in units.values())
+    if not plain:
+        return {name: place for place, (name, unit) in enumerate(units.items()) if any(True for _ in unit.parameters())}
+    names: dict[str, int] = {}
+    block, layer = 1, 1
+    for place, unit in enumerate(units.values()):
+        if isinstance(unit, nn.Conv2d):
+            names[f"conv{block}_{layer}"] = place
+            layer += 1
+        elif isinstance(unit, nn.MaxPool2d):
+            block, layer = block + 1, 1
+    return names
+
+
+def fill_head(head: PatchHead, given: Mapping[str, Tensor], origin: str) -> None:
+    """Give a head the weights of a counting checkpoint.
+
+    A classifier of another number of intervals lends the rows that both have; rows beyond its last begin as copies of
+    that. Weights under `head.weight` and `head.bias` are those of a single 1×1 layer.
+    """
+    renamed = {re.sub(r"^(weight|bias)$", r"layer.\1", key): value.float() for key, value in given.items()}
+    own = head.state_dict()
+    if renamed.keys() != own.keys():
+        raise LibraError(
+            f"{origin} has a head of another method than {type(head).__name__}; leave it out with --weights"
+        )
+    for key, tensor in own.items():
+        source = renamed[key]
+        if source.shape[1:] != tensor.shape[1:]:
+            raise LibraError(f"{origin}: the head's {key!r} has shape {tuple(source.shape)}, not {tuple(tensor.shape)}")
+        rows = torch.arange(len(tensor)).clamp_max(len(source) - 1) if tensor.ndim else None
+        tensor.copy_(source if rows is None else source[rows])

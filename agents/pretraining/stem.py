@@ -1,0 +1,131 @@
+"""The frozen stem's maps, each computed once: in memory or on disk, up to a limit.
+
+A map is that of a whole look, so that a crop cut out of it has seen what lies round it. When the limit is reached,
+further crops go through the stem each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from agents.pretraining.looks import Crop, Look, Scene, padded_pixels
+from libra_gym.errors import LibraError
+from libra_gym.features.storage import write_whole
+
+Where: TypeAlias = Literal["disk", "ram", "none"]
+
+_MAP = "map"
+
+
+class StemCache:
+    """Crops and wholes of the stem's maps, from the cache where they are in it.
+
+    Args:
+        stem: the frozen layers, on the device where they are.
+        stride: of its maps.
+        where: `disk`, `ram`, or `none` for no cache.
+        directory: of the files, for `disk`; several runs with the same stem and data may share it.
+        limit: bytes that may be stored.
+        origin: distinguishes what the maps are made of: the data set and the stem's weights.
+    """
+
+    def __init__(
+        self, stem: nn.Module, stride: int, where: Where, directory: Path | None, limit: float, origin: str
+    ) -> None:
+        self.stem, self.stride, self.where, self.limit = stem, stride, where, limit
+        self.device = next((tensor.device for tensor in stem.state_dict().values()), torch.device("cpu"))
+        self.stored = 0
+        self._ram: dict[str, Tensor] = {}
+        self._directory: Path | None = None
+        if where == "disk":
+            if directory is None:
+                raise LibraError("a cache on disk needs a directory")
+            self._directory = directory / hashlib.sha256(origin.encode()).hexdigest()[:16]
+            try:
+                self._directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LibraError(
+                    f"{directory} cannot be written to ({error.strerror}); give another --cache-dir"
+                ) from None
+            self.stored = sum(file.stat().st_size for file in self._directory.glob("*.safetensors"))
+
+    def crop(self, scene: Scene, look: Look, crop: Crop) -> Tensor:
+        """The crop's part of the look's map, `float32 (channels, side / stride, side / stride)`."""
+        top, left, side = crop.top // self.stride, crop.left // self.stride, crop.side // self.stride
+        key = self._key(scene, look, crop.side)
+        if (found := self._find(key, (top, left, side))) is not None:
+            return found.float()
+        image = padded_pixels(look, scene.photo.image(), crop.side)
+        if not self._room(image):
+            return self.run(crop.pixels(image)[None])[0].float()
+        whole = self._keep(key, self.run(image[None])[0])
+        return whole[:, top : top + side, left : left + side].float()
+
+    def whole(self, scene: Scene, look: Look) -> Tensor:
+        """The look's whole map, `float32 (channels, H / stride, W / stride)`."""
+        key = self._key(scene, look, 0)
+        if (found := self._find(key, None)) is not None:
+            return found.float()
+        image = padded_pixels(look, scene.photo.image())
+        found = self.run(image[None])[0]
+        return (self._keep(key, found) if self._room(image) else found).float()
+
+    @torch.inference_mode()
+    def run(self, images: Tensor) -> Tensor:
+        """Images through the stem, on its device."""
+        images = images.to(self.device)
+        if len(list(self.stem.children())):
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.stem(images).contiguous()
+
+    def _key(self, scene: Scene, look: Look, least: int) -> str:
+        name = f"{scene.photo.name}|{scene.size}|{look.key}|{least}"
+        return hashlib.sha256(name.encode()).hexdigest()[:24]
+
+    def _room(self, image: Tensor) -> bool:
+        """Whether one more map fits; its size is estimated from the look's, before it is computed."""
+        if self.where == "none":
+            return False
+        channels = self._channels()
+        size = 2 * channels * (image.shape[1] // self.stride) * (image.shape[2] // self.stride)
+        return self.stored + size <= self.limit
+
+    def _channels(self) -> int:
+        convolutions = [unit for unit in self.stem.modules() if isinstance(unit, nn.Conv2d)]
+        return convolutions[-1].out_channels if convolutions else 3
+
+    def _find(self, key: str, part: tuple[int, int, int] | None) -> Tensor | None:
+        if self.where == "ram":
+            found = self._ram.get(key)
+            if found is None or part is None:
+                return found
+            top, left, side = part
+            return found[:, top : top + side, left : left + side]
+        if self._directory is None or not (path := self._directory / f"{key}.safetensors").exists():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                if part is None:
+                    return file.get_tensor(_MAP)
+                top, left, side = part
+                return file.get_slice(_MAP)[:, top : top + side, left : left + side]
+        except (SafetensorError, OSError):
+            path.unlink(missing_ok=True)  # damaged: it is made anew
+            return None
+
+    def _keep(self, key: str, whole: Tensor) -> Tensor:
+        """Store a map in half precision; what is used is what is stored, so that the first time equals the next."""
+        half = whole.half().cpu()
+        self.stored += half.numel() * 2
+        if self.where == "ram":
+            self._ram[key] = half
+        elif self._directory is not None:
+            write_whole(self._directory / f"{key}.safetensors", save({_MAP: half}))
+        return half

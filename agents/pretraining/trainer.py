@@ -1,0 +1,292 @@
+"""The training loop of a one-step counter: crops of stem maps in, a fine-tuned backbone out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, Dataset
+
+from agents.pretraining.looks import Crop, Scene, make_look, padded_pixels
+from agents.pretraining.network import METHODS, BlockClassifier, PatchCounter, cut, fill_head
+from agents.pretraining.settings import PretrainSettings, Readout
+from agents.pretraining.stem import StemCache, Where
+from agents.state import load_optimizer_tensors, optimizer_tensors, under
+from libra_gym.backbones import Backbone, hash_weights, read_weights
+from libra_gym.bank import BankImage, FeatureBank
+from libra_gym.counts import KERNELS
+from libra_gym.datasets import CrowdDataset
+from libra_gym.datasets.views import full
+from libra_gym.errors import LibraError
+from libra_gym.features.storage import write_whole
+from libra_gym.metrics import Score, score
+from libra_gym.quantizer import Quantizer
+
+FORMAT = "libra_gym.backbone"
+Item = tuple[Tensor, Tensor, Tensor]
+
+
+class CropDataset(Dataset[Item]):
+    """The crops of one epoch: a map or an image, its patch counts, and which patches count.
+
+    Crop k of epoch e depends on the seed, e and k alone, so that a run that goes on sees what it would have seen.
+    """
+
+    def __init__(self, scenes: list[Scene], settings: PretrainSettings, cache: StemCache, seed: int) -> None:
+        self.scenes, self.settings, self.cache, self.seed = scenes, settings, cache, seed
+        self.epoch = 0
+        self._order = np.arange(len(self))
+
+    def __len__(self) -> int:
+        return len(self.scenes) * self.settings.crops_per_photo
+
+    def begin(self, epoch: int) -> None:
+        """Shuffle for an epoch."""
+        self.epoch = epoch
+        self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self))
+
+    def __getitem__(self, index: int) -> Item:
+        place = int(self._order[index])
+        number = place % len(self.scenes)
+        scene, settings = self.scenes[number], self.settings
+        rng = np.random.default_rng((self.seed, self.epoch, place))
+        cached = self.cache.where != "none"
+        chosen = int(rng.integers(settings.views))
+        look_rng = np.random.default_rng((self.seed, number, chosen)) if cached else rng
+        look = make_look(scene.size, settings, chosen, look_rng)
+        crop = Crop.draw(look.view.size, settings.crop, self.cache.stride, rng)
+        counts, valid = crop.counts(look, scene.density)
+        if cached:
+            return self.cache.crop(scene, look, crop), counts, valid
+        return crop.pixels(padded_pixels(look, scene.photo.image(), crop.side)), counts, valid
+
+
+class Pretrainer:
+    """Trains a backbone from some layer on, with a one-step head, and judges it on whole validation photos.
+
+    Args:
+        settings: what is trained, and how.
+        backbone: where it begins; it is changed in place.
+        dataset: the photos.
+        split: the split that is learnt from.
+        validation: the split that the best epoch is chosen by.
+        seed: of crops, looks and the head's first weights.
+        init: a counting checkpoint whose head is taken over.
+        where: the stem cache: `disk`, `ram` or `none`.
+        cache_directory: for `disk`.
+        cache_bytes: the most that is cached.
+        accelerator: devices, precision, gradient accumulation; by default that of the machine.
+        workers: processes that read photos where there is no cache.
+    """
+
+    def __init__(
+        self,
+        settings: PretrainSettings,
+        backbone: Backbone,
+        dataset: CrowdDataset,
+        *,
+        split: str = "train",
+        validation: str = "validation",
+        seed: int = 0,
+        init: Path | None = None,
+        where: Where = "disk",
+        cache_directory: Path | None = None,
+        cache_bytes: float = 16e9,
+        accelerator: Accelerator | None = None,
+        workers: int = 0,
+    ) -> None:
+        self.settings, self.seed = settings, seed
+        self.accelerator = accelerator or Accelerator(gradient_accumulation_steps=settings.accumulate)
+        kernel = KERNELS[settings.kernel]
+        self.training = [Scene.read(photo, split, kernel) for photo in dataset.photos(split)]
+        self.validation = [Scene.read(photo, validation, kernel) for photo in dataset.photos(validation)]
+        counts = np.concatenate([full(scene.size).integrate(scene.density).ravel() for scene in self.training])
+        if settings.bins == "log":
+            self.quantizer = Quantizer.fit_log(counts, readout="mean")
+        else:
+            self.quantizer = Quantizer.integer(max(round(float(counts.max())), 1)).with_means(counts)
+
+        torch.manual_seed(seed)
+        stem, trunk, stride = cut(backbone, settings.train_from)
+        head = METHODS[settings.method](backbone.channels, self.quantizer)
+        if init is not None:
+            fill_head(head, under("head.", read_weights(init)), str(init))
+        self.backbone = backbone.to(self.accelerator.device)
+        trunk.requires_grad_(True)
+        cuda = self.accelerator.device.type == "cuda"
+        # Backward through channels-last convolutions takes longer than forward gains on a CPU.
+        trunk.to(memory_format=torch.channels_last if cuda else torch.contiguous_format)
+        learning = any(True for _ in stem.parameters())
+        self.cache = StemCache(
+            stem,
+            stride,
+            where if learning else "none",
+            cache_directory,
+            cache_bytes,
+            f"{dataset.name}|{hash_weights(stem)}",
+        )
+        self.crops = CropDataset(self.training, settings, self.cache, seed)
+        self.counter = PatchCounter(trunk, head)
+        groups = [
+            {"params": list(trunk.parameters()), "lr": settings.learning_rate},
+            {"params": list(head.parameters()), "lr": settings.head_learning_rate},
+        ]
+        optimizer: torch.optim.Optimizer
+        if settings.optimizer == "sgd":
+            optimizer = torch.optim.SGD(
+                groups, settings.learning_rate, momentum=settings.momentum, weight_decay=settings.weight_decay
+            )
+        else:
+            optimizer = torch.optim.AdamW(groups, settings.learning_rate, weight_decay=settings.weight_decay)
+        # Readers in other processes would each have a copy of the cache and of the stem.
+        readers = workers if self.cache.where == "none" else 0
+        loader = DataLoader(self.crops, settings.batch_size, num_workers=readers)
+        self.model, self.optimizer, self.loader = self.accelerator.prepare(self.counter, optimizer, loader)
+        self.averaged: AveragedModel | None = None
+        if settings.average > 0:
+            self.averaged = AveragedModel(
+                self.counter, multi_avg_fn=get_ema_multi_avg_fn(settings.average), use_buffers=True
+            )
+        self.epoch = 0
+        self.updates = 0
+
+    @property
+    def judged(self) -> PatchCounter:
+        """The weights that are judged and saved: the average of late ones if there is one."""
+        counter = self.counter if self.averaged is None else self.averaged.module
+        assert isinstance(counter, PatchCounter)
+        return counter
+
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """The ways to read this counter; a regressor has one only."""
+        return ("expectation", "argmax") if isinstance(self.counter.head, BlockClassifier) else ("expectation",)
+
+    def learn_epoch(self, progress: Callable[[float, float], bool] | None = None) -> float | None:
+        """Every training photo's crops once; the mean loss, or None if `progress` stopped it.
+
+        `progress` is told the share that is done and the mean loss so far, after each batch; an epoch that it stops
+        (by returning False) leaves no trace in `epoch`, and is repeated from the last saved state.
+        """
+        self.crops.begin(self.epoch)
+        self.model.train()
+        total = torch.zeros((), device=self.accelerator.device)
+        batches = len(self.loader)
+        for number, (inputs, counts, valid) in enumerate(self.loader):
+            self._set_learning_rate(self.epoch + number / batches)
+            total += self._learn(inputs, counts, valid)
+            if progress is not None and not progress((number + 1) / batches, float(total) / (number + 1)):
+                return None
+        self.epoch += 1
+        return float(total) / max(batches, 1)
+
+    def _learn(self, inputs: Tensor, counts: Tensor, valid: Tensor) -> Tensor:
+        if self.cache.where == "none":
+            inputs = self.cache.run(inputs).clone()  # out of inference mode
+        with self.accelerator.accumulate(self.model):
+            with self.accelerator.autocast():
+                out = self.model(inputs)
+            loss: Tensor = self.counter.head.loss(out.float(), counts, valid, self.settings.count_loss)
+            self.accelerator.backward(loss)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.accelerator.sync_gradients:
+                self.updates += 1
+                if self.averaged is not None:
+                    self.averaged.update_parameters(self.counter)
+        return loss.detach()
+
+    def _set_learning_rate(self, done: float) -> None:
+        """By epochs done, from the settings alone, so that a run may be prolonged."""
+        settings = self.settings
+        factor = {
+            "constant": 1.0,
+            "cosine": 0.5 * (1 + math.cos(math.pi * min(done / settings.epochs, 1.0))),
+            "exponential": settings.decay ** int(done),
+            "steps": settings.decay ** sum(done >= milestone for milestone in settings.milestones),
+        }[settings.schedule]
+        for group, rate in zip(
+            self.optimizer.param_groups, (settings.learning_rate, settings.head_learning_rate), strict=True
+        ):
+            group["lr"] = rate * factor
+
+    # ------------------------------------------------------------------------------------------------------- judging
+
+    @torch.inference_mode()
+    def evaluate(self) -> dict[Readout, Score]:
+        """Count the whole validation photos, by each readout."""
+        counter = self.judged.eval()
+        device = self.accelerator.device
+        counts: dict[Readout, list[Tensor]] = {readout: [] for readout in self.readouts}
+        for scene in self.validation:
+            out = counter(self.cache.whole(scene, make_look(scene.size, self.settings, 0, _UNUSED))[None].to(device))
+            for readout in self.readouts:
+                counts[readout].append(counter.head.read(out, readout).flatten().cpu())
+        bank = self._validation_bank()
+        return {readout: score(torch.cat(parts), bank) for readout, parts in counts.items()}
+
+    def _validation_bank(self) -> FeatureBank:
+        """The validation photos' truth; features have no place in it."""
+        people = [full(scene.size).integrate(scene.density) for scene in self.validation]
+        images = tuple(
+            BankImage(scene.photo.name, scene.split, grid.shape[0], grid.shape[1], scene.size, float(len(scene.points)))
+            for scene, grid in zip(self.validation, people, strict=True)
+        )
+        flat = torch.from_numpy(np.concatenate([grid.ravel() for grid in people]))
+        points = tuple(scene.points for scene in self.validation)
+        return FeatureBank("validation", torch.zeros(len(flat), 1), flat, images, self.quantizer, points)
+
+    # -------------------------------------------------------------------------------------------------------- saving
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that is needed to go on bit for bit, between two epochs."""
+        tensors = {f"counter.{name}": value for name, value in self.counter.state_dict().items()}
+        tensors |= {f"optimizer.{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
+        if self.averaged is not None:
+            tensors |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
+        return tensors, {"epoch": self.epoch, "updates": self.updates}
+
+    def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.counter.load_state_dict(under("counter.", tensors))
+        load_optimizer_tensors(self.optimizer, under("optimizer.", tensors))
+        if self.averaged is not None:
+            self.averaged.load_state_dict(under("averaged.", tensors))
+        self.epoch, self.updates = numbers["epoch"], numbers["updates"]
+
+    def save_weights(self, path: Path, about: Mapping[str, Any]) -> None:
+        """One file with the whole backbone and the head, for `libra features --weights` and `libra pretrain --init`."""
+        judged = self.judged
+        tensors = self.backbone.state_dict()
+        learnt = dict(zip(_keys(self.counter.trunk, self.backbone), judged.trunk.state_dict().values(), strict=True))
+        tensors = {**tensors, **learnt, **{f"head.{key}": value for key, value in judged.head.state_dict().items()}}
+        header = {
+            "backbone": self.backbone.name,
+            "quantizer": self.quantizer.to_dict(),
+            "settings": self.settings.to_dict(),
+            **about,
+        }
+        plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        write_whole(path, save(plain, metadata={FORMAT: json.dumps(header)}))
+
+
+_UNUSED = np.random.default_rng(0)
+"""The first look at a photo draws nothing."""
+
+
+def _keys(trunk: nn.Sequential, backbone: Backbone) -> list[str]:
+    """The backbone's own names of the trunk's weights, in the trunk's order."""
+    places = {tensor.data_ptr(): key for key, tensor in backbone.state_dict().items()}
+    try:
+        return [places[tensor.data_ptr()] for tensor in trunk.state_dict().values()]
+    except KeyError:
+        raise LibraError(f"the weights of {backbone.name!r} are not those that were trained") from None

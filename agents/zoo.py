@@ -1,0 +1,104 @@
+"""RL Zoo with the algorithms of this package: `python -m agents.zoo train --algo libra_dqn --env LibraWeighing-v0`.
+
+RL Zoo reads the algorithms it offers from one dictionary, and their hyper-parameters from a file or a module.
+`register` adds those of our table that it lacks; `main` hands it our recipes for our environments, unless a --conf-file
+is given, and calls its own commands. Algorithms with a loop of their own on the bank get the native batch of scales in
+place of RL Zoo's `DummyVecEnv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+from agents.callbacks import STEPS_PER_PATCH
+from agents.registry import ALGORITHMS, Algorithm, with_references
+from agents.vec_env import make_vec_env
+from libra_gym.bank import load_bank
+from libra_gym.errors import LibraError
+
+ENV_IDS = ("LibraWeighing-v0", "LibraWeighingContinuous-v0")
+COMMANDS = ("train", "enjoy")
+
+hyperparams: dict[str, dict[str, Any]] = {}
+"""What RL Zoo reads, per environment; `main` fills it in for the algorithm that is asked for."""
+
+
+def register() -> None:
+    """Add every agent of our table to RL Zoo's that it does not know by that name."""
+    try:
+        from rl_zoo3.utils import ALGOS
+    except ImportError:
+        raise LibraError("RL Zoo is not installed; install it with: pip install 'libra-gym[zoo]'.") from None
+    for name, algorithm in ALGORITHMS.items():
+        if algorithm.kind != "head":
+            ALGOS.setdefault(name, algorithm.load())
+
+
+def recipe(algorithm: Algorithm, preset: str = "default") -> dict[str, Any]:
+    """A preset as RL Zoo would write it.
+
+    An epoch becomes as many time steps as the training patches of the demo bank take; `-n` gives another number.
+    """
+    settings = dict(algorithm.presets()[preset])
+    epoch = STEPS_PER_PATCH * len(load_bank("demo").split("train"))
+    if settings.pop("final_learning_rate", None) == 0.0:
+        settings["learning_rate"] = f"lin_{settings['learning_rate']}"
+    translated = {
+        "n_timesteps": settings.pop("epochs") * epoch,
+        "n_envs": settings.pop("num_envs"),
+        "env_kwargs": {"split": "train", "order": "shuffled", **settings.pop("env", {})},
+        "policy": algorithm.policy,
+        "policy_kwargs": with_references(settings.pop("policy_kwargs", {})),
+    }
+    return translated | settings
+
+
+def scales(env_fns: Sequence[Callable[[], gym.Env]], **kwargs: Any) -> VecEnv:
+    """One native batch in place of these environments, where they are scales of ours."""
+    first = env_fns[0]()
+    spec = first.spec
+    first.close()
+    if spec is None or spec.id not in ENV_IDS:
+        return DummyVecEnv(list(env_fns), **kwargs)
+    return make_vec_env(spec.id, len(env_fns), **spec.kwargs)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run RL Zoo's `train` or `enjoy` with these arguments, or those of the command line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command, rest = given[0] if given else "", given[1:]
+    if command not in COMMANDS:
+        raise LibraError(f"agents.zoo has no command {command!r}; take one of: {', '.join(COMMANDS)}.")
+    register()
+    from rl_zoo3.enjoy import enjoy
+    from rl_zoo3.exp_manager import ExperimentManager
+    from rl_zoo3.train import train
+
+    known = argparse.ArgumentParser(add_help=False)
+    known.add_argument("--algo", default="ppo")
+    known.add_argument("--env")
+    known.add_argument("-conf", "--conf-file")
+    asked, _ = known.parse_known_args(rest)
+    algorithm = ALGORITHMS.get(asked.algo)
+    if algorithm is not None and algorithm.kind == "libra":
+        ExperimentManager.default_vec_env_cls = staticmethod(scales)  # type: ignore[assignment]  # it only calls it
+    if algorithm is not None and command == "train" and asked.env in ENV_IDS and asked.conf_file is None:
+        hyperparams[asked.env] = recipe(algorithm)
+        rest += ["--conf-file", __name__]
+    sys.argv = [f"{sys.argv[0]} {command}", *rest]
+    {"train": train, "enjoy": enjoy}[command]()
+
+
+if __name__ == "__main__":
+    from agents import zoo  # RL Zoo reads the settings from the module of this name, not from `__main__`
+
+    try:
+        zoo.main()
+    except LibraError as error:
+        sys.exit(f"agents.zoo: {error}")

@@ -1,0 +1,88 @@
+"""The card of a released model: what it was made from, how well it counts, and what it must not be used for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from experiments.runs.config import RunConfig
+from libra_gym import __version__
+from libra_gym.counter import Counter
+from libra_gym.errors import LibraError
+from libra_gym.metrics import Score
+
+LIMITS = (
+    "A count is an estimate. The interval was measured on photos like those of the training set; other kinds of photo, "
+    "heads of other sizes in pixels, and parts or frames cut out of photos may be off by more."
+)
+_HEADING = re.compile(r"^#+\s*(.+?)\s*#*\s*$", re.MULTILINE)
+
+
+def make_card(config: RunConfig, score: Score, notes: dict[str, str]) -> dict[str, Any]:
+    """The card as plain JSON types: `data`, `recipe`, `validation`, `limits`, `licence`, and `notes` of other headings.
+
+    Args:
+        config: the run that trained the scale.
+        score: its figures on the validation photos.
+        notes: what the releaser says, by heading in lower case; `read_notes` gives it.
+    """
+    figures = {key: value for key, value in score.to_dict().items() if key not in ("records", "bank")}
+    return {
+        "data": {
+            "dataset": config.about.get("dataset", config.about["bank"]),
+            "trained on": config.train_split,
+            "validated on": config.validation_split,
+        },
+        "recipe": {
+            "backbone": config.about.get("backbone"),
+            "backbone weights (SHA-256)": config.about.get("weights"),
+            "algorithm": config.algo,
+            "preset": config.preset,
+            "seed": config.seed,
+            "epochs": config.epochs,
+            "settings": config.settings,
+            "libra-gym": __version__,
+        },
+        "validation": figures,
+        "limits": notes.get("limits", LIMITS),
+        "licence": notes.get("licence", "not stated"),
+        "notes": {heading: text for heading, text in notes.items() if heading not in ("limits", "licence")},
+    }
+
+
+def read_notes(path: Path) -> dict[str, str]:
+    """The sections of a Markdown file by heading, in lower case; `limits` and `licence` must be among them."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LibraError(f"The card {str(path)!r} cannot be read ({error}).") from None
+    _, *parts = _HEADING.split(text)  # heading, text, heading, text, …
+    notes = {heading.lower(): body.strip() for heading, body in zip(parts[::2], parts[1::2])}
+    for wanted in ("limits", "licence"):
+        if not notes.get(wanted):
+            raise LibraError(f"The card {str(path)!r} has no section {wanted.capitalize()!r}; add one.")
+    return {heading: body for heading, body in notes.items() if body}
+
+
+def card_markdown(counter: Counter) -> str:
+    """The card of a model file for people."""
+    card = counter.card
+    parts = ["# Model card"]
+    for title in ("data", "recipe", "validation"):
+        rows = [f"- {key}: {_plain(value)}" for key, value in card.get(title, {}).items() if value is not None]
+        parts += [f"## {title.capitalize()}", "\n".join(rows)]
+    if counter.uncertainty is not None:
+        parts += ["## Interval", f"{counter.uncertainty}."]
+    sections = {title: card[title] for title in ("limits", "licence") if title in card}
+    for title, text in {**card.get("notes", {}), **sections}.items():
+        parts += [f"## {title.capitalize()}", text]
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_plain(item) for item in value)
+    return str(value)

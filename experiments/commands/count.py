@@ -1,0 +1,119 @@
+"""`libra count`: how many people are in a photo, several photos, or the frames of a video (docs/counting.md)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from libra_gym.errors import LibraError
+
+if TYPE_CHECKING:
+    from libra_gym.counter import Counter
+
+STOPPED = 130
+"""The exit status of a program that Ctrl-C stopped."""
+
+
+def count(
+    photos: Annotated[
+        list[str] | None, typer.Argument(help="Photos, videos, folders of them, or patterns such as 'day1/*.jpg'.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="'dense' (crowds), 'street', or a file that `libra release` made.")
+    ] = "dense",
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
+    overlay: Annotated[Path | None, typer.Option(help="Write pictures of where the people are to this folder.")] = None,
+    region: Annotated[str | None, typer.Option(help="Count only this part: x,y,width,height in pixels.")] = None,
+    max_side: Annotated[
+        int | None, typer.Option(min=1, help="Make photos smaller whose longer side has more pixels.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Of a video, count every so many frames.")] = 25,
+    card: Annotated[bool, typer.Option("--card", help="Show what the model is, and its limits, and stop.")] = False,
+) -> None:
+    """Count the people in photos and videos."""
+    from experiments.counting import Session, find_files, parse_region
+    from libra_gym.counter import Counter
+
+    if not photos and not card:
+        raise LibraError("`libra count` needs a photo, a folder or a pattern.")
+    part = None if region is None else parse_region(region)
+    counter = Counter.load(model)
+    if card:
+        _show_card(counter)
+        return
+    _silence_decoders()
+    session = Session(counter, part, max_side, every, overlay)
+    stopped = session.run(find_files(photos or []), Console(stderr=True))
+    if json:
+        _print_json(session.entries)
+    else:
+        _print_table(session.entries, counter)
+    if stopped:
+        raise typer.Exit(STOPPED)
+    if any("error" in entry for entry in session.entries):
+        raise typer.Exit(1)
+
+
+def _show_card(counter: Counter) -> None:
+    from rich.markdown import Markdown
+
+    from experiments.card import card_markdown
+
+    Console().print(Markdown(card_markdown(counter)))
+
+
+def _silence_decoders() -> None:
+    """OpenCV tells of damaged files on standard error in words of its own; ours name the file."""
+    import cv2
+
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # AV_LOG_QUIET
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+
+
+def _print_json(entries: list[dict[str, Any]]) -> None:
+    from json import dumps
+
+    print(dumps(entries, indent=2, ensure_ascii=False))
+
+
+def _print_table(entries: list[dict[str, Any]], counter: Counter) -> None:
+    """A row for each photo and for each video; errors go to standard error."""
+    counted: dict[str, list[dict[str, Any]]] = {}
+    errors = []
+    for entry in entries:
+        if "error" in entry:
+            errors.append(entry)
+        else:
+            counted.setdefault(entry["file"], []).append(entry)
+    interval = counter.uncertainty
+    table = Table()
+    table.add_column("photo", overflow="fold")
+    for column in ("people", "interval" if interval is None else f"{interval.coverage:.0%} interval", "seconds"):
+        table.add_column(column, justify="right")
+    for file, rows in counted.items():
+        table.add_row(*(_video_row(file, rows) if "frame" in rows[0] else _photo_row(file, rows[0])))
+    console = Console()
+    if counted:
+        console.print(table)
+    if interval is not None and counted:
+        console.print(f"[dim]{interval}[/dim]")
+    for entry in errors:
+        named = "" if entry["file"] in entry["error"] else f"{entry['file']}: "
+        print(f"libra: {named}{entry['error']}", file=sys.stderr)
+
+
+def _photo_row(file: str, entry: dict[str, Any]) -> tuple[str, ...]:
+    interval = "–" if entry["low"] is None else f"{entry['low']:,.0f} to {entry['high']:,.0f}"
+    return file, f"{entry['count']:,.0f}", interval, f"{entry['seconds']:.1f}"
+
+
+def _video_row(file: str, frames: list[dict[str, Any]]) -> tuple[str, ...]:
+    people = [entry["count"] for entry in frames]
+    text = f"{min(people):,.0f} to {max(people):,.0f} in {len(frames)} frames"
+    return file, text, "–", f"{sum(entry['seconds'] for entry in frames):.1f}"

@@ -1,0 +1,128 @@
+"""`libra pretrain`: fine-tune a backbone as a one-step counter, or go on with that (docs/pretraining.md)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from libra_gym.errors import LibraError
+
+
+class Method(str, Enum):
+    """What the backbone learns to do."""
+
+    bcnet = "bcnet"
+    tasselnetv2 = "tasselnetv2"
+    classification = "classification"
+    regression = "regression"
+
+
+class Cache(str, Enum):
+    """Where the frozen layers' maps are kept."""
+
+    disk = "disk"
+    ram = "ram"
+    none = "none"
+
+
+def pretrain(
+    context: typer.Context,
+    method: Annotated[
+        Method, typer.Option(help="'classification' and 'regression' train a 1×1 head on a frozen backbone.")
+    ] = Method.bcnet,
+    dataset: Annotated[str | None, typer.Option(help="As for `libra features`.")] = None,
+    root: Annotated[Path | None, typer.Option(help="The directory of the data set.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The directory of the run; it must not exist yet.")] = None,
+    backbone: Annotated[str, typer.Option(help="A torchvision name.")] = "vgg16",
+    weights: Annotated[str, typer.Option(help="Where the backbone begins: a file, or 'imagenet'.")] = "imagenet",
+    init: Annotated[
+        Path | None, typer.Option(help="Begin with this counting checkpoint instead, backbone and head.")
+    ] = None,
+    train_from: Annotated[
+        str | None, typer.Option(help="The first layer that learns, such as conv4_1; 'head': none of the backbone.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Of the method's recipe: 'default' or 'paper'.")] = "default",
+    epochs: Annotated[int | None, typer.Option(min=1, help="Default: the preset's.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    split: Annotated[str, typer.Option(help="The split to learn from.")] = "train",
+    validation: Annotated[str, typer.Option(help="The split to choose the best epoch by.")] = "validation",
+    cache: Annotated[Cache, typer.Option(help="Where the frozen layers' maps are kept.")] = Cache.disk,
+    cache_dir: Annotated[Path | None, typer.Option(help="Default: in the run's directory; runs may share one.")] = None,
+    cache_gb: Annotated[float, typer.Option(min=0.0, help="The most that is kept.")] = 16.0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that read photos where nothing is cached.")] = 2,
+    device: Annotated[str, typer.Option(help="'auto', 'cpu' or 'cuda'.")] = "auto",
+    change: Annotated[list[str] | None, typer.Option("--set", help="key=value, for instance batch_size=8.")] = None,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this run; only --epochs may be given with it.")
+    ] = None,
+) -> None:
+    """Fine-tune a backbone as a one-step counter; best.safetensors is for `libra features --weights`."""
+    from agents.pretraining import pretrain_settings
+    from agents.registry import parse_changes
+    from experiments.commands.train import refuse_others
+    from experiments.runs.directory import RunDirectory, command_line
+    from experiments.runs.pretraining import PretrainConfig, make_accelerator, new_wandb_id, prepare
+    from experiments.runs.pretraining import pretrain as pretrain_run
+
+    if resume is not None:
+        refuse_others(context)
+        run = RunDirectory(resume, "pretrain")
+        config = PretrainConfig.load(run.config_path)
+        if epochs is not None:
+            config = replace(config, settings={**config.settings, "epochs": epochs})
+    else:
+        if dataset is None or out is None:
+            raise LibraError("`libra pretrain` needs --dataset and --out, or --resume with the directory of a run.")
+        run = RunDirectory(out, "pretrain")
+        changes = parse_changes(change or ())
+        if epochs is not None:
+            changes["epochs"] = epochs
+        if train_from is not None:
+            changes["train_from"] = train_from
+        settings = pretrain_settings(method.value, preset, changes)
+        start = weights if init is None else str(init)
+        config = PretrainConfig(
+            settings=settings.to_dict(),
+            preset=preset,
+            dataset=dataset,
+            root=None if root is None else str(root.absolute()),
+            train_split=split,
+            validation_split=validation,
+            backbone=backbone,
+            weights=start if start in ("imagenet", "random") else str(Path(start).absolute()),
+            init=None if init is None else str(init.absolute()),
+            seed=seed,
+            device=device,
+            cache=cache.value,
+            cache_dir=str((cache_dir or out / "stem").absolute()),
+            cache_gb=cache_gb,
+            workers=workers,
+            wandb=new_wandb_id() if wandb else None,
+        )
+    accelerator = make_accelerator(config.device, config.settings["accumulate"])
+    console = Console(quiet=not accelerator.is_main_process)
+    if resume is None and accelerator.is_main_process:
+        run.check_free()
+    trainer = prepare(config, accelerator, console)
+    if not accelerator.is_main_process:
+        accelerator.wait_for_everyone()  # for the run's directory
+        pretrain_run(run, config, trainer, console)
+        return
+    with run.held():
+        run.begin(config, command_line())
+        accelerator.wait_for_everyone()
+        trained = pretrain_run(run, config, trainer, console)
+    console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)
+    if not trained.finished:
+        console.print(
+            f"stopped after {trained.epochs} of {config.settings['epochs']} epochs; go on with:", highlight=False
+        )
+        console.print(run.resume_command, soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(130)
+    console.print(f"{run.model_path('best')} is ready", highlight=False, soft_wrap=True, markup=False)

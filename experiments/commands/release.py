@@ -1,0 +1,111 @@
+"""`libra release`: join a run's best model with its backbone into the one file that `libra count` takes."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from libra_gym.datasets import DATASETS
+from libra_gym.errors import LibraError
+
+if TYPE_CHECKING:
+    from experiments.runs.config import RunConfig
+    from libra_gym.bank import FeatureBank
+    from libra_gym.counter import Counter
+    from libra_gym.datasets import Photo
+
+
+class StoredAs(str, Enum):
+    """How weights are stored; they are always computed with in single precision."""
+
+    float16 = "float16"
+    float32 = "float32"
+
+
+def release(
+    run: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    weights: Annotated[str, typer.Option(help="The file of the backbone that the run's features came from.")],
+    out: Annotated[Path, typer.Option(help="The model file to write.")],
+    bank: Annotated[
+        str | None, typer.Option(help="The bank with the validation split; the run's own if not given.")
+    ] = None,
+    card: Annotated[
+        Path | None, typer.Option(help="A Markdown file with the sections Limits and Licence (of the data), and more.")
+    ] = None,
+    dtype: Annotated[StoredAs, typer.Option(help="How weights are stored.")] = StoredAs.float16,
+    dataset: Annotated[
+        str | None, typer.Option(help=f"Compare the file with the run on photos: one of {', '.join(DATASETS)}.")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="The directory of the data set.")] = None,
+    split: Annotated[str, typer.Option(help="The photos to compare on.")] = "validation",
+) -> None:
+    """Make a model file of a run: backbone, scale, interval and card; with --dataset also count photos with it."""
+    from experiments.card import make_card, read_notes
+    from experiments.commands.evaluate import evaluate_bank, model_backbone
+    from experiments.runs.config import RunConfig
+    from experiments.runs.counter import open_counter
+    from experiments.runs.directory import RunDirectory
+    from libra_gym.counter import Counter
+    from libra_gym.datasets import open_dataset
+    from libra_gym.uncertainty import Uncertainty
+    from libra_gym.weigher import Weigher
+
+    console = Console()
+    config = RunConfig.load(RunDirectory(run).config_path)
+    weigher = open_counter(run)
+    if not isinstance(weigher, Weigher):
+        raise LibraError(f"{str(run)!r} is a run of {config.algo!r}; only models of libra_dqn can be released.")
+    notes = {} if card is None else read_notes(card)
+    photos = [] if dataset is None else open_dataset(dataset, root).photos(split)
+    backbone = model_backbone(weigher.about, weights)
+    score = evaluate_bank(weigher, _validation(config, bank))
+    interval = Uncertainty.fit([r.count for r in score.records], [r.people for r in score.records])
+    counter = Counter(backbone, weigher, interval, make_card(config, score, notes))
+    counter.save(out, dtype.value)
+    console.print(score.table())
+    console.print(f"{interval}.")
+    console.print(f"{out} is written, {out.stat().st_size / 1e6:.1f} MB", soft_wrap=True, markup=False)
+    if photos:
+        _compare(counter, Counter.load(out), photos, dtype.value, console)
+
+
+def _validation(config: RunConfig, bank: str | None) -> FeatureBank:
+    from libra_gym.bank import load_bank
+
+    try:
+        return load_bank(bank or config.bank).split(config.validation_split)
+    except LibraError as error:
+        if bank is not None:
+            raise
+        raise LibraError(f"The run's own bank cannot be opened ({error}); give --bank.") from None
+
+
+def _compare(whole: Counter, stored: Counter, photos: list[Photo], dtype: str, console: Console) -> None:
+    """Count photos with the model as it was trained and with the file, both as `libra count` does."""
+    import numpy as np
+
+    from libra_gym.counts import inside
+
+    counts: dict[str, list[float]] = {"float32": [], dtype: []}
+    people = []
+    with console.status("") as status:
+        for number, photo in enumerate(photos):
+            status.update(f"counting photo {number + 1} of {len(photos)}")
+            pixels, points = photo.image(), photo.points()
+            people.append(int(inside(points, (pixels.shape[0], pixels.shape[1])).sum()))
+            counts["float32"].append(whole.count(pixels).count)
+            if dtype != "float32":
+                counts[dtype].append(stored.count(pixels).count)
+    table = Table("stored as", title=f"{len(photos)} photos")
+    for column in ("MAE", "bias", "largest change of a count"):
+        table.add_column(column, justify="right")
+    for name, numbers in counts.items():
+        error = np.subtract(numbers, people)
+        change = np.abs(np.subtract(numbers, counts["float32"])).max()
+        table.add_row(name, f"{np.abs(error).mean():.2f}", f"{error.mean():+.2f}", f"{change:.2f}")
+    console.print(table)

@@ -1,0 +1,154 @@
+"""`libra reproduce`: one of the paper's tables, by one command, beside the paper's figures (docs/reproduce.md)."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from libra_gym.datasets import DATASETS
+from libra_gym.errors import LibraError
+
+if TYPE_CHECKING:
+    from experiments.reproduce.executors import Executor
+    from experiments.reproduce.report import Report
+
+METHODS = ("bcnet", "tasselnetv2")
+"""Pre-trainings that the paper's rows are built on."""
+
+
+class TableName(str, Enum):
+    """The paper's tables."""
+
+    sota = "sota"
+    cross = "cross"
+    ablation = "ablation"
+    game = "game"
+    steps = "steps"
+    tolerance = "tolerance"
+    plugin = "plugin"
+    seeds = "seeds"
+    speed = "speed"
+
+
+class BudgetName(str, Enum):
+    """How long to train."""
+
+    small = "small"
+    full = "full"
+
+
+def reproduce(
+    table: Annotated[TableName, typer.Argument(help="Which of the paper's tables.")],
+    out: Annotated[Path, typer.Option(help="Where the table goes; what is made on the way is kept in OUT/cache.")],
+    weights: Annotated[str, typer.Option(help="ImageNet weights of VGG16: a file, or 'imagenet' to download.")],
+    root: Annotated[Path | None, typer.Option(help="The directory that holds the data sets' directories.")] = None,
+    backbone: Annotated[
+        list[str] | None,
+        typer.Option(help="A fine-tuned backbone instead of a pre-training: FILE, METHOD=FILE or METHOD:DATASET=FILE."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each agent; 1, or the paper's 6 for `seeds`.")] = (
+        None
+    ),
+    budget: Annotated[BudgetName, typer.Option(help="'small': a few epochs; 'full': the recipes' own.")] = (
+        BudgetName.full
+    ),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at a time on this machine; 1 if not given.")
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Run on this Ray cluster: its address, 'auto' or 'local'.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+) -> None:
+    """Build what a table of the paper needs, reuse what is there, and write the table beside the paper's figures."""
+    from experiments.reproduce.executors import LocalExecutor
+    from experiments.reproduce.planner import Request
+    from experiments.reproduce.reproduction import Reproduction
+    from experiments.runs.directory import command_line
+
+    if root is None and table is not TableName.speed:
+        raise LibraError(f"`libra reproduce {table.value}` needs --root, the directory that holds the data sets.")
+    if jobs is not None and ray is not None:
+        raise LibraError("--jobs is for this machine; with --ray the cluster decides how many jobs run at a time.")
+    request = Request(
+        root=(root or Path()).resolve(),
+        out=out.resolve(),
+        weights=weights,
+        backbones=parse_backbones(backbone or ()),
+        budget=budget.value,
+        seeds=seeds,
+    )
+    console = Console()
+    plan = Reproduction.plan(table.value, request)
+    if dry_run:
+        plan.show(console, jobs or 1)
+        return
+    _make(request.out)
+    executor = _ray(ray) if ray is not None and plan.todo else LocalExecutor(jobs or 1)
+    plan.show(console, executor.width)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end is an end like Ctrl-C
+    executed = plan.run(executor, console)
+    report = plan.report(executed, shlex.join(command_line()))
+    _print(console, report)
+    for path in report.write(request.out):
+        console.print(str(path), soft_wrap=True, markup=False, highlight=False)
+    if executed.interrupted:
+        console.print("stopped; the same command goes on from here", highlight=False)
+        raise typer.Exit(130)
+    if executed.failed:
+        console.print(
+            f"some jobs failed; their logs are in {plan.cache}", soft_wrap=True, highlight=False, markup=False
+        )
+        raise typer.Exit(1)
+
+
+def parse_backbones(texts: Iterable[str]) -> dict[str, Path]:
+    """`FILE`, `METHOD=FILE` and `METHOD:DATASET=FILE` as a table; a bare file stands for BCNet's."""
+    found = {}
+    for text in texts:
+        role, equals, file = text.rpartition("=")
+        method, _, dataset = (role if equals else "bcnet").partition(":")
+        path = Path(file)
+        if method not in METHODS or (dataset and dataset not in DATASETS):
+            raise LibraError(
+                f"--backbone {text!r} names no pre-training; write FILE, METHOD=FILE or METHOD:DATASET=FILE with the "
+                f"methods {', '.join(METHODS)} and the data sets {', '.join(DATASETS)}."
+            )
+        if not path.is_file():
+            raise LibraError(f"There is no file {file!r} with a backbone's weights.")
+        found[f"{method}:{dataset}" if dataset else method] = path.resolve()
+    return found
+
+
+def _make(out: Path) -> None:
+    """The output directory, before hours of work go into it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LibraError(f"{out} cannot be made ({error.strerror}); give a writable --out.") from None
+
+
+def _ray(address: str) -> Executor:
+    from experiments.reproduce.executors import RayExecutor
+
+    return RayExecutor(address)
+
+
+def _print(console: Console, report: Report) -> None:
+    """The table with a row for each figure, which fits a terminal."""
+    table = Table("", "where", "figure", title=report.table.title)
+    for column in ("paper", "ours", "Δ"):
+        table.add_column(column, justify="right")
+    table.add_column("judged on")
+    for line in report.lines:
+        for cell in line.cells:
+            table.add_row(line.row, line.where, cell.metric, *cell.shown, line.judged or line.reason)
+    console.print(table)
+    for note in report.notes:
+        console.print(f"- {note}", soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,122 @@
+"""Runs side by side as a table, as curves and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from experiments.compare.records import FIGURES, Point, RunGroup, RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = 2.0
+"""The curves' upper edge, in multiples of the largest best MAE: a bad beginning would flatten all that follows."""
+
+
+def comparison_table(groups: Sequence[RunGroup]) -> Table:
+    """A row per run, and after runs that differ by their seed only, one of their means and deviations."""
+    table = Table(title="validation figures of the best epochs")
+    for heading in ("run", "algo", "preset"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("seed", "best epoch", "MAE", "RMSE", "GAME 3", "steps", "transitions", "time"):
+        table.add_column(heading, justify="right")
+    for group in groups:
+        for run in group.runs:
+            figures = (_cell(figure, getattr(run, figure)) for figure in FIGURES)
+            epoch = f"{run.best_epoch} of {run.epochs}"
+            table.add_row(_name(run), run.algo, run.preset, str(run.seed), epoch, *figures)
+        if len(group.runs) > 1:
+            first, spreads = group.runs[0], (_spread_cell(figure, group) for figure in FIGURES)
+            seeds = f"{len(group.runs)} seeds"
+            table.add_row("mean ± deviation", first.algo, first.preset, seeds, "", *spreads, style="bold")
+        table.add_section()
+    return table
+
+
+def notes(groups: Sequence[RunGroup]) -> list[str]:
+    """What a reader of the table must know besides."""
+    runs = [run for group in groups for run in group.runs]
+    said = [
+        f"{run.path} has finished {run.epochs} of {run.planned_epochs} epochs."
+        for run in runs
+        if run.epochs < run.planned_epochs
+    ]
+    if len({run.judged_on for run in runs}) > 1:
+        said.append("The runs were judged on different banks or splits: their errors cannot be compared.")
+    return said
+
+
+def comparison_figure(groups: Sequence[RunGroup]) -> Figure:
+    """Validation MAE against time and against transitions; runs that differ by their seed only share a colour."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    sides: list[tuple[Any, str, Callable[[Point], float | None]]] = [
+        (left, "minutes", lambda point: None if point.seconds is None else point.seconds / 60),
+        (right, "transitions", lambda point: point.transitions),
+    ]
+    for axes, label, along in sides:
+        for colour, group in enumerate(groups):
+            for number, run in enumerate(group.runs):
+                points = [(x, point.mae) for point in run.curve if (x := along(point)) is not None]
+                name = _label(group, groups) if number == 0 else None
+                xs, ys = [x for x, _ in points], [y for _, y in points]
+                axes.plot(xs, ys, marker="o", markersize=3, color=f"C{colour % 10}", label=name)
+        axes.set_xscale("log")
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+    worst = max(run.mae for group in groups for run in group.runs)
+    left.set_ylim(bottom=0, top=SHOWN * worst)
+    left.set_ylabel("validation MAE")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def to_json(groups: Sequence[RunGroup], errors: Sequence[str]) -> dict[str, Any]:
+    """All figures as plain JSON types."""
+    return {
+        "runs": [run.to_dict() for group in groups for run in group.runs],
+        "groups": [
+            {
+                "algo": group.runs[0].algo,
+                "preset": group.runs[0].preset,
+                "seeds": [run.seed for run in group.runs],
+                "runs": [run.path for run in group.runs],
+                "mean": {figure: spread and spread[0] for figure in FIGURES for spread in [group.spread(figure)]},
+                "deviation": {figure: spread and spread[1] for figure in FIGURES for spread in [group.spread(figure)]},
+            }
+            for group in groups
+            if len(group.runs) > 1
+        ],
+        "errors": list(errors),
+    }
+
+
+def _name(run: RunRecord) -> str:
+    return Path(run.path).resolve().name
+
+
+def _label(group: RunGroup, groups: Sequence[RunGroup]) -> str:
+    """Algorithm and preset; the directory too where other groups have the same."""
+    first = group.runs[0]
+    alike = [other for other in groups if (other.runs[0].algo, other.runs[0].preset) == (first.algo, first.preset)]
+    return f"{first.algo}, {first.preset}" + (f" ({_name(first)})" if len(alike) > 1 else "")
+
+
+def _cell(figure: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    if figure == "seconds":
+        return str(timedelta(seconds=round(value)))
+    return f"{value:,.0f}" if figure == "transitions" else f"{value:.2f}"
+
+
+def _spread_cell(figure: str, group: RunGroup) -> str:
+    spread = group.spread(figure)
+    return "–" if spread is None else " ± ".join(_cell(figure, value) for value in spread)

@@ -1,0 +1,172 @@
+"""Counting many photos and videos one after the other, so that one bad file does not stop the others."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from libra_gym.counter import Counted, Counter, view
+from libra_gym.errors import LibraError
+from libra_gym.features.storage import write_whole
+from libra_gym.photos import PHOTO_SUFFIXES, VIDEO_SUFFIXES, Pixels, Region, Video
+from libra_gym.rendering.overlay import course_figure, overlay_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Entry = dict[str, Any]
+"""`file`, `count`, `low`, `high`, `seconds`, for a frame also `frame` and `time`; or `file` and `error`."""
+_DPI = 110
+
+
+def find_files(asked: Iterable[str]) -> list[Path]:
+    """The files that a user means by files, folders and patterns, each once; what is not there stays as it was said."""
+    found: dict[Path, None] = {}
+    for text in asked:
+        path = Path(text)
+        if path.is_dir():
+            known = PHOTO_SUFFIXES + VIDEO_SUFFIXES
+            files = sorted(file for file in path.iterdir() if file.suffix.lower() in known and file.is_file())
+        elif path.exists():
+            files = [path]
+        else:
+            files = sorted(Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file())
+        found |= dict.fromkeys(files or [path])
+    return list(found)
+
+
+def parse_region(text: str) -> Region:
+    """`x,y,width,height` as four numbers."""
+    try:
+        left, top, width, height = (int(number) for number in text.split(","))
+    except ValueError:
+        raise LibraError(f"The region {text!r} is not x,y,width,height, four whole numbers of pixels.") from None
+    return left, top, width, height
+
+
+@dataclass
+class Session:
+    """Counts file after file and keeps what came of each."""
+
+    counter: Counter
+    region: Region | None = None
+    max_side: int | None = None
+    every: int = 25
+    overlay: Path | None = None
+    """The folder for pictures; None: no pictures."""
+    entries: list[Entry] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+
+    def run(self, files: Sequence[Path], console: Console) -> bool:
+        """Count the files, with a bar on the console; whether Ctrl-C stopped it. A file that fails is an entry too."""
+        if self.overlay is not None:
+            try:
+                self.overlay.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LibraError(f"{self.overlay} cannot be made ({error.strerror}); give another --overlay.") from None
+        text = TextColumn("{task.description}", markup=False)
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            whole = bar.add_task("files", total=len(files), visible=len(files) > 1)
+            try:
+                for path in files:
+                    self._file(path, bar)
+                    bar.advance(whole)
+            except KeyboardInterrupt:
+                return True
+        return False
+
+    def _file(self, path: Path, bar: Progress) -> None:
+        try:
+            if path.is_dir():
+                raise LibraError("There is neither a photo nor a video in this folder.")
+            if path.suffix.lower() in VIDEO_SUFFIXES:
+                self._video(path, bar)
+            else:
+                self._photo(path)
+        except LibraError as error:
+            self.entries.append({"file": str(path), "error": str(error)})
+
+    def _photo(self, path: Path) -> None:
+        start = time.perf_counter()
+        counted, pixels = self._count(path)
+        entry = _entry(path, counted, time.perf_counter() - start)
+        if self.overlay is not None:
+            self._save(overlay_figure(pixels, counted.patch_map, _title(path, counted)), path)
+        self.entries.append(entry)
+
+    def _video(self, path: Path, bar: Progress) -> None:
+        video = Video(path)
+        task = bar.add_task(path.name, total=-(-video.length // self.every))
+        frames: list[Entry] = []
+        try:
+            for frame in video.frames(self.every):
+                start = time.perf_counter()
+                counted, _ = self._count(frame.pixels)
+                entry = _entry(path, counted, time.perf_counter() - start)
+                frames.append({**entry, "frame": frame.number, "time": round(frame.time, 3)})
+                bar.advance(task)
+        finally:  # what was counted before Ctrl-C or a damaged frame is kept
+            bar.remove_task(task)
+            self.entries += frames
+            if self.overlay is not None and frames:
+                self._save_course(path, frames)
+
+    def _count(self, photo: Path | Pixels) -> tuple[Counted, Pixels]:
+        pixels = view(photo, self.region, self.max_side)
+        return self.counter.count(pixels), pixels
+
+    # ------------------------------------------------------------------------------------------------------- pictures
+
+    def _save_course(self, path: Path, frames: list[Entry]) -> None:
+        """A video's counts as CSV and as a curve."""
+        columns = ("frame", "time", "count", "low", "high")
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(frames)
+        band = None if self.counter.uncertainty is None else [(entry["low"], entry["high"]) for entry in frames]
+        figure = course_figure([e["time"] for e in frames], [e["count"] for e in frames], band, path.name)
+        picture = self._save(figure, path)
+        write_whole(picture.with_suffix(".csv"), text.getvalue().encode())
+
+    def _save(self, figure: Figure, path: Path) -> Path:
+        """The figure as `NAME-count.png`, numbered where files of different folders share their name."""
+        assert self.overlay is not None
+        name, number = f"{path.stem}-count", 1
+        while name in self._names:
+            number += 1
+            name = f"{path.stem}-count-{number}"
+        self._names.add(name)
+        data = io.BytesIO()
+        figure.savefig(data, dpi=_DPI, format="png")
+        picture = self.overlay / f"{name}.png"
+        write_whole(picture, data.getvalue())
+        return picture
+
+
+def _entry(path: Path, counted: Counted, seconds: float) -> Entry:
+    low, high = (None if end is None else round(end, 2) for end in (counted.low, counted.high))
+    return {
+        "file": str(path),
+        "count": round(counted.count, 2),
+        "low": low,
+        "high": high,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _title(path: Path, counted: Counted) -> str:
+    title = f"{path.name}: {counted.count:,.0f} people"
+    if counted.low is None:
+        return title
+    return f"{title} ({counted.coverage:.0%} interval {counted.low:,.0f} to {counted.high:,.0f})"

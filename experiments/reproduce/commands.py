@@ -1,0 +1,74 @@
+"""The command lines of jobs. What another command of `libra` takes is known here and nowhere else in this package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.reproduce.jobs import Call
+
+
+def features(dataset: str, root: Path, split: str, weights: str, out: Path) -> Call:
+    """Make a feature cache; the same command goes on with one."""
+    where = ("--dataset", dataset, "--root", str(root), "--split", split)
+    return Call(("features", *where, "--weights", weights, "--out", str(out)))
+
+
+def pretrain(
+    method: str, dataset: str, root: Path, weights: str, out: Path, *, splits: tuple[str, str], epochs: int | None
+) -> Call:
+    """Fine-tune a backbone; it is written to `pretrained_file(out)`."""
+    where = ("--method", method, "--dataset", dataset, "--root", str(root), "--weights", weights, "--out", str(out))
+    return Call(("pretrain", *where, *_splits(splits), *_epochs(epochs)))
+
+
+def pretrained_file(out: Path) -> Path:
+    """The backbone that `libra pretrain` leaves, which `libra features --weights` takes."""
+    return out / "best.safetensors"
+
+
+def train(
+    bank: Path,
+    algo: str,
+    preset: str,
+    changes: Mapping[str, Any],
+    out: Path,
+    *,
+    seed: int,
+    splits: tuple[str, str],
+    epochs: int | None,
+) -> Call:
+    """Train a head or an agent."""
+    what = ("--bank", str(bank), "--algo", algo, "--preset", preset, "--seed", str(seed))
+    changed = tuple(text for key, value in changes.items() for text in ("--set", f"{key}={_yaml(value)}"))
+    return Call(("train", *what, *_splits(splits), *changed, *_epochs(epochs), "--out", str(out)))
+
+
+def resume(command: str, run: Path) -> Call:
+    """Go on with a `train` or `pretrain`."""
+    return Call((command, "--resume", str(run)))
+
+
+def evaluate(run: Path, bank: Path, split: str, figures: Path) -> Call:
+    """Judge the best model of a run."""
+    return Call(("evaluate", str(run), "--bank", str(bank), "--split", split, "--json", str(figures)))
+
+
+def speed(weights: str, figures: Path) -> Call:
+    """Measure how long a photo takes."""
+    return Call(("--weights", weights, "--json", str(figures)), module="experiments.reproduce.speed")
+
+
+def _splits(splits: tuple[str, str]) -> tuple[str, ...]:
+    """The splits to learn from and to choose by, where they are not the usual ones."""
+    return () if splits == ("train", "validation") else ("--split", splits[0], "--validation", splits[1])
+
+
+def _epochs(epochs: int | None) -> tuple[str, ...]:
+    return () if epochs is None else ("--epochs", str(epochs))
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

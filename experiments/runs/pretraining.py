@@ -1,0 +1,216 @@
+"""A pre-training from its first epoch, or from its checkpoint, to its last."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from rich.console import Console
+
+from agents.callbacks import figures
+from agents.pretraining import Pretrainer, PretrainSettings
+from agents.pretraining.settings import Readout
+from experiments.runs.checkpoint import Checkpoint
+from experiments.runs.directory import RunDirectory
+from experiments.runs.display import Display
+from experiments.runs.training import Interrupt, Trained
+from experiments.tracking import EPOCH, WandbWriter, make_logger
+from libra_gym.backbones import load_backbone
+from libra_gym.datasets import open_dataset
+from libra_gym.errors import LibraError
+from libra_gym.metrics import Score
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """All settings of a pre-training, as they stand in its `config.json`."""
+
+    settings: dict[str, Any]
+    preset: str
+    dataset: str
+    root: str | None
+    train_split: str
+    validation_split: str
+    backbone: str
+    weights: str
+    """Where the backbone begins: a file, or `imagenet`."""
+    init: str | None
+    """A counting checkpoint whose head goes on; then `weights` is the same file."""
+    seed: int
+    device: str
+    cache: str
+    cache_dir: str
+    cache_gb: float
+    workers: int
+    wandb: str | None
+    """The id of the W&B run."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def load(cls, path: Path) -> PretrainConfig:
+        """Read a `config.json`."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise LibraError(
+                f"{str(path.parent)!r} is no pre-training: its {path.name} cannot be read ({error.strerror})."
+            ) from None
+        except ValueError as error:
+            raise LibraError(f"{str(path)!r} is damaged ({error}); start the pre-training anew.") from None
+        if not isinstance(content, dict) or content.keys() != {field.name for field in fields(cls)}:
+            raise LibraError(f"{str(path)!r} is not the configuration of a pre-training of this version of libra-gym.")
+        return cls(**content)
+
+
+def new_wandb_id() -> str:
+    """The id of a new W&B run."""
+    return secrets.token_hex(4)
+
+
+def make_accelerator(device: str, accumulate: int) -> Accelerator:
+    """Devices and precision: half precision on CUDA only, since a CPU gains nothing by it."""
+    import torch
+
+    cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
+    if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise LibraError(f"There is no device {device!r} on this machine; take auto or cpu.")
+    precision = "no" if cpu else ("bf16" if torch.cuda.is_bf16_supported() else "fp16")
+    return Accelerator(cpu=cpu, mixed_precision=precision, gradient_accumulation_steps=accumulate)
+
+
+def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console) -> Pretrainer:
+    """Read photos and weights; what is wrong with the settings shows here, before anything is written."""
+    with console.status("reading photos and dots"):
+        return Pretrainer(
+            PretrainSettings.from_dict(config.settings),
+            load_backbone(config.backbone, config.weights),
+            open_dataset(config.dataset, None if config.root is None else Path(config.root)),
+            split=config.train_split,
+            validation=config.validation_split,
+            seed=config.seed,
+            init=None if config.init is None else Path(config.init),
+            where=config.cache,  # type: ignore[arg-type]  # the command checks it
+            cache_directory=Path(config.cache_dir),
+            cache_bytes=config.cache_gb * 1e9,
+            accelerator=accelerator,
+            workers=config.workers,
+        )
+
+
+def pretrain(run: RunDirectory, config: PretrainConfig, trainer: Pretrainer, console: Console) -> Trained:
+    """Train from the run's checkpoint, or from the beginning where there is none.
+
+    Each process of a distributed training calls this; the first of them judges, logs and saves.
+    """
+    checkpoint = Checkpoint.load(run.checkpoint_path)
+    if not trainer.accelerator.is_main_process:
+        return _Loop(trainer, config, checkpoint).follow()
+    last_epoch = -1 if checkpoint is None else checkpoint.numbers["epoch"]
+    wandb = None if config.wandb is None else WandbWriter(config.wandb, run.path, config.to_dict())
+    logger = make_logger(run.progress_path, run.tensorboard_path, wandb, last_epoch)
+    try:
+        with Interrupt().listening() as interrupt, Display(console, trainer.settings.epochs, "crops") as display:
+            loop = _Loop(trainer, config, checkpoint)
+            trained = loop.lead(run, logger, display, interrupt)
+        if wandb is not None:
+            wandb.keep_model(
+                [run.model_path("best"), run.config_path], {"epoch": loop.best_epoch, "mae": loop.best_mae}
+            )
+    finally:
+        logger.close()
+    return trained
+
+
+class _Loop:
+    """Epochs, and what is done between them."""
+
+    def __init__(self, trainer: Pretrainer, config: PretrainConfig, checkpoint: Checkpoint | None) -> None:
+        self.trainer, self.config = trainer, config
+        self.best_epoch, self.best_mae = 0, math.inf
+        self.fresh = checkpoint is None
+        if checkpoint is not None:
+            numbers = checkpoint.numbers
+            trainer.load_state(checkpoint.tensors, numbers["trainer"])
+            self.best_epoch, self.best_mae = numbers["best_epoch"], numbers["best_mae"]
+            checkpoint.restore_generators()
+
+    @property
+    def epochs(self) -> int:
+        """How many there are to be."""
+        return self.trainer.settings.epochs
+
+    def follow(self) -> Trained:
+        """The epochs of a process that only computes."""
+        while self.trainer.epoch < self.epochs:
+            self.trainer.learn_epoch()
+            self.trainer.accelerator.wait_for_everyone()
+        return self._trained()
+
+    def lead(self, run: RunDirectory, logger: Any, display: Display, interrupt: Interrupt) -> Trained:
+        """The epochs of the process that judges, logs and saves; the beginning is judged too, as epoch 0."""
+        trainer = self.trainer
+        crops = len(trainer.crops)
+        display.begin(float(trainer.epoch), trainer.epoch * crops)
+        if self.fresh:
+            self._finish_epoch(run, logger, display, None)
+
+        def progress(share: float, loss: float) -> bool:
+            if display.due:
+                done = trainer.epoch + share
+                display.update(done, round(done * crops), None, loss)
+            return not interrupt.asked
+
+        while trainer.epoch < self.epochs and not interrupt.asked:
+            loss = trainer.learn_epoch(progress if trainer.accelerator.num_processes == 1 else None)
+            if loss is None:
+                break
+            self._finish_epoch(run, logger, display, loss)
+            trainer.accelerator.wait_for_everyone()
+        return self._trained()
+
+    def _finish_epoch(self, run: RunDirectory, logger: Any, display: Display, loss: float | None) -> None:
+        trainer, readout = self.trainer, self.trainer.settings.readout
+        scores = trainer.evaluate()
+        chosen: Readout = readout if readout in scores else "expectation"
+        mae = scores[chosen].mae
+        improved = mae < self.best_mae
+        if improved:
+            self.best_epoch, self.best_mae = trainer.epoch, mae
+        about = {"validation": _validation(trainer.epoch, chosen, scores), "data": _data(self.config)}
+        for which in ("last", "best") if improved else ("last",):
+            trainer.save_weights(run.model_path(which), about)
+        logger.record(EPOCH, trainer.epoch)
+        logger.record("train/loss", math.nan if loss is None else loss)
+        logger.record("train/updates", trainer.updates)
+        for key, value in figures(scores[chosen]).items():
+            logger.record(f"validation/{key}", value)
+        for name, score in scores.items():
+            logger.record(f"validation/mae_{name}", score.mae)
+            logger.record(f"validation/rmse_{name}", score.rmse)
+        logger.dump(trainer.epoch * len(trainer.crops))
+        steps = trainer.epoch * len(trainer.crops)
+        display.epoch(trainer.epoch, steps, None, loss, mae, improved)
+        tensors, numbers = trainer.state()
+        judged = {"epoch": trainer.epoch, "best_epoch": self.best_epoch, "best_mae": self.best_mae}
+        Checkpoint({**judged, "trainer": numbers}, tensors).save(run.checkpoint_path)
+
+    def _trained(self) -> Trained:
+        finished = self.trainer.epoch >= self.epochs
+        return Trained(self.trainer.epoch, self.best_epoch, self.best_mae, finished)
+
+
+def _validation(epoch: int, readout: str, scores: Mapping[Readout, Score]) -> dict[str, Any]:
+    return {"epoch": epoch, "readout": readout, **{name: figures(score) for name, score in scores.items()}}
+
+
+def _data(config: PretrainConfig) -> dict[str, Any]:
+    return {"dataset": config.dataset, "train": config.train_split, "validation": config.validation_split}

@@ -1,0 +1,120 @@
+"""Images to look at: a photo that the backbone sees now, or an image of a bank with the photo that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from experiments.runs.pictures import head_dots
+from libra_gym.bank import BankImage, FeatureBank
+from libra_gym.counts import Kernel, inside, patch_counts
+from libra_gym.datasets import open_dataset
+from libra_gym.datasets.folder import read_dots
+from libra_gym.errors import LibraError
+from libra_gym.photos import Pixels, read_photo
+
+if TYPE_CHECKING:
+    from libra_gym.backbones import Backbone
+
+PhotoOf = Callable[[BankImage], Pixels | None]
+"""The pixels of a bank's image, or None where there are none to be had."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One image: its features in a bank of its own, and its pixels."""
+
+    bank: FeatureBank
+    pixels: Pixels
+    truth_known: bool = True
+    """Otherwise the bank's counts mean nothing."""
+
+
+def photo_scene(path: Path, dots: Path | None, backbone: Backbone, kernel: Kernel) -> Scene:
+    """A photo as the backbone sees it, with the counts of its dots where a CSV or JSON file of them is given."""
+    from libra_gym.tiling import tiled_features
+
+    points = None if dots is None else _read_points(dots)
+    pixels = read_photo(path)
+    size = (pixels.shape[0], pixels.shape[1])
+    people = patch_counts(np.zeros((0, 2)) if points is None else points, size, kernel)
+    rows, cols = people.shape
+    features = torch.zeros(rows, cols, backbone.channels)
+    for tile, part in tiled_features(backbone, pixels):
+        features[tile.rows, tile.cols] = part.permute(1, 2, 0).float().cpu()
+    heads = 0.0 if points is None else float(inside(points, size).sum())
+    bank = FeatureBank(
+        path.name,
+        features.flatten(0, 1),
+        torch.from_numpy(people.ravel()),
+        (BankImage(path.stem, "photo", rows, cols, size, heads),),
+        points=None if points is None else (points,),
+    )
+    return Scene(bank, pixels, truth_known=points is not None)
+
+
+def bank_scene(bank: FeatureBank, index: int, photo_of: PhotoOf) -> Scene:
+    """An image of a bank, on its photo where there is one, else its head dots on plain ground."""
+    image = bank.select([index])
+    pixels = photo_of(image.images[0])
+    return Scene(image, head_dots(image) if pixels is None else pixels)
+
+
+def find_image(bank: FeatureBank, name: str) -> int:
+    """The number of the image of this name; `IMG_10` also finds `train/IMG_10`, unless several are called so."""
+    names = [image.name for image in bank.images]
+    found = [i for i, known in enumerate(names) if known == name]
+    found = found or [i for i, known in enumerate(names) if known.endswith(f"/{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise LibraError(f"Bank {bank.name!r} has several images {name!r}: {', '.join(names[i] for i in found)}.")
+    some = ", ".join(names[:3])
+    raise LibraError(f"Bank {bank.name!r} has no image {name!r}; its {len(names)} images are called like {some}.")
+
+
+def photo_source(bank: FeatureBank, dataset: str | None, root: Path | None) -> PhotoOf:
+    """Where the photos of a bank's images are found: in a data set, or nowhere if neither name nor root is given."""
+    if dataset is None and root is None:
+        return lambda image: None
+    name = dataset or bank.meta.get("dataset")
+    if name is None:
+        raise LibraError(f"Bank {bank.name!r} does not say which data set it was made from; give --dataset as well.")
+    opened = open_dataset(name, root)
+    photos = {photo.name: photo for photo in opened.photos("+".join(opened.present()))}
+
+    def find(image: BankImage) -> Pixels | None:
+        if "#" in image.name:  # a crop or mirror, and a bank does not say of which part
+            return None
+        if image.name not in photos:
+            raise LibraError(
+                f"The data set {name!r} has no photo {image.name!r}, which bank {bank.name!r} has; give the data set "
+                "that the bank was made from."
+            )
+        return _as_seen(photos[image.name].image(), image)
+
+    return find
+
+
+def _as_seen(pixels: Pixels, image: BankImage) -> Pixels:
+    """The photo in the size in which the backbone saw it."""
+    height, width = image.size
+    if pixels.shape[:2] == image.size:
+        return pixels
+    seen: npt.NDArray[np.uint8] = np.asarray(
+        cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8
+    )
+    return seen
+
+
+def _read_points(path: Path) -> npt.NDArray[np.float32]:
+    if path.suffix not in (".csv", ".json"):
+        raise LibraError(f"The dots in {str(path)!r} should be a .csv or .json file (docs/datasets.md).")
+    return read_dots(path)

@@ -1,0 +1,213 @@
+"""Counting people in photos: backbone, scale and quantizer together in one file, and photo in, number out.
+
+`count("photo.jpg").count` is the short way; a `Counter` is the same with a model of one's own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from libra_gym.backbones import STRIDE, Backbone, load_backbone
+from libra_gym.errors import LibraError
+from libra_gym.features.build import PREPROCESSING
+from libra_gym.features.storage import write_whole
+from libra_gym.photos import Pixels, Region, crop, limit_side, read_photo
+from libra_gym.tiling import tiled_features
+from libra_gym.uncertainty import Uncertainty
+from libra_gym.weigher import FORMAT as WEIGHER_FORMAT
+from libra_gym.weigher import Weigher
+
+FORMAT = "libra_gym.counter"
+MODELS = Path(__file__).parent / "assets" / "models"
+RELEASED = ("dense", "street")
+"""The models that ship with the package: of ShanghaiTech A (crowds; the default) and B (streets)."""
+Precision = Literal["float16", "float32"]
+
+_SCALE = "weigher."  # before the names of the scale's tensors; the backbone's are torchvision's own
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """The people in a photo."""
+
+    count: float
+    low: float | None
+    """The interval `low` … `high` holds the true number in `coverage` of the photos that are like those that the model
+    was validated on; None where the model knows no interval."""
+    high: float | None
+    coverage: float | None
+    patch_map: npt.NDArray[np.float32]
+    """People in each 32×32 patch of what was counted, `(rows, cols)`."""
+    seconds: float
+
+
+class Counter:
+    """Counts people in photos; keeps the model loaded. Computes in single precision on the CPU.
+
+    Args:
+        backbone: looks at the photo.
+        weigher: weighs its patches; it must have been trained on this backbone's features.
+        uncertainty: what a count's interval is; None: unknown.
+        card: what a user should know of the model (data, recipe, validation figures, limits, licence); JSON types.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        weigher: Weigher,
+        uncertainty: Uncertainty | None = None,
+        card: Mapping[str, Any] | None = None,
+    ) -> None:
+        needed = weigher.network.settings.channels
+        if backbone.channels != needed:
+            raise LibraError(
+                f"The backbone {backbone.name!r} gives {backbone.channels} features a patch, but the model was trained "
+                f"on {needed}."
+            )
+        self.backbone = backbone
+        self.weigher = weigher
+        self.uncertainty = uncertainty
+        self.card = dict(card or {})
+
+    def count(
+        self, photo: str | Path | Pixels, *, region: Region | None = None, max_side: int | None = None
+    ) -> Counted:
+        """Count the people in a photo.
+
+        Args:
+            photo: a file, or RGB pixels `uint8 (height, width, 3)`.
+            region: left, top, width and height of the part to count, in pixels; the rest is cut off first.
+            max_side: make what is counted smaller if its longer side has more pixels. By default nothing is scaled.
+        """
+        start = time.perf_counter()
+        people = self._weigh(view(photo, region, max_side))
+        total = float(people.sum(dtype=np.float64))
+        low, high = (None, None) if self.uncertainty is None else self.uncertainty.interval(total)
+        coverage = None if self.uncertainty is None else self.uncertainty.coverage
+        return Counted(total, low, high, coverage, people, time.perf_counter() - start)
+
+    def _weigh(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+        """People in each patch `(rows, cols)`."""
+        people = np.zeros([-(-side // STRIDE) for side in pixels.shape[:2]], np.float32)
+        for tile, features in tiled_features(self.backbone, pixels):
+            value, _ = self.weigher.weigh_features(features.flatten(1).mT.contiguous())
+            people[tile.rows, tile.cols] = self._people(value).reshape(features.shape[1:])
+        return people
+
+    def _people(self, value: Tensor) -> npt.NDArray[np.float32]:
+        quantizer = self.weigher.quantizer
+        people = value * self.weigher.task.tick if quantizer is None else quantizer.dequantize(value)
+        return np.asarray(people.numpy(), np.float32)
+
+    # ------------------------------------------------------------------------------------------------------- one file
+
+    def save(self, path: str | Path, dtype: Precision = "float16") -> None:
+        """Write everything as one safetensors file.
+
+        With `float16`, matrices and kernels are stored in half precision; biases and statistics stay as they are. The
+        tensors of the backbone keep torchvision's names, so that the file also serves as a backbone's weights.
+        """
+        scale = {_SCALE + name: tensor for name, tensor in self.weigher.network.state_dict().items()}
+        tensors = {name: _stored(name, tensor, dtype) for name, tensor in (self.backbone.state_dict() | scale).items()}
+        header = {
+            "backbone": self.backbone.name,
+            "preprocessing": PREPROCESSING,
+            "weigher": self.weigher.header(),
+            "uncertainty": None if self.uncertainty is None else self.uncertainty.to_dict(),
+            "card": self.card,
+        }
+        write_whole(Path(path), save(tensors, {FORMAT: json.dumps(header)}))
+
+    @classmethod
+    def load(cls, model: str | Path = "dense") -> Counter:
+        """Open a file that `save` wrote, or one of the models that ship with the package by its name."""
+        path = find_model(model)
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                found = file.metadata() or {}
+                header = json.loads(found.get(FORMAT, "null"))
+                names = [name for name in file.keys() if name.startswith(_SCALE)]  # noqa: SIM118 (not a mapping)
+                scale = {name.removeprefix(_SCALE): file.get_tensor(name).float() for name in names}
+        except (SafetensorError, OSError, json.JSONDecodeError) as error:
+            raise LibraError(f"{str(path)!r} is not a readable safetensors file ({error}).") from None
+        if header is None and WEIGHER_FORMAT in found:
+            raise LibraError(
+                f"{str(path)!r} holds a trained scale without its backbone; join them with `libra release RUN "
+                "--weights FILE --out MODEL`."
+            )
+        if header is None:
+            raise LibraError(f"{str(path)!r} is a safetensors file, but not a model that counts photos.")
+        if header["preprocessing"] != PREPROCESSING:
+            raise LibraError(
+                f"{str(path)!r} was made for photos that are prepared in another way than this version of libra-gym "
+                "does; use the version that made it."
+            )
+        uncertainty = None if header["uncertainty"] is None else Uncertainty(**header["uncertainty"])
+        weigher = Weigher.from_header(header["weigher"], scale)
+        return cls(load_backbone(header["backbone"], path), weigher, uncertainty, header["card"])
+
+
+def view(photo: str | Path | Pixels, region: Region | None = None, max_side: int | None = None) -> Pixels:
+    """What of a photo is counted: its pixels, cut to the region, then scaled."""
+    pixels = photo if isinstance(photo, np.ndarray) else read_photo(photo)
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or pixels.size == 0:
+        raise LibraError(
+            f"A photo in memory must be uint8 (height, width, 3), RGB; this one is {pixels.dtype} {pixels.shape}."
+        )
+    if region is not None:
+        pixels = crop(pixels, region)
+    return pixels if max_side is None else limit_side(pixels, max_side)
+
+
+def find_model(model: str | Path) -> Path:
+    """The file of a model, given as a file or by the name of one that ships with the package."""
+    if str(model) in RELEASED:
+        path = MODELS / f"{model}.safetensors"
+        if not path.is_file():
+            raise LibraError(
+                f"This version of libra-gym does not ship the model {str(model)!r} yet; train one with `libra train`, "
+                "join it with its backbone with `libra release RUN --weights FILE --out MODEL`, and give the file as "
+                "the model (docs/counting.md)."
+            )
+        return path
+    if not Path(model).is_file():
+        raise LibraError(f"There is no model {str(model)!r}; give a file, or one of: {', '.join(RELEASED)}.")
+    return Path(model)
+
+
+def count(
+    photo: str | Path | Pixels,
+    model: str | Path = "dense",
+    *,
+    region: Region | None = None,
+    max_side: int | None = None,
+) -> Counted:
+    """Count the people in a photo; see `Counter.count`. The model stays loaded."""
+    return _loaded(str(model)).count(photo, region=region, max_side=max_side)
+
+
+@lru_cache(maxsize=2)
+def _loaded(model: str) -> Counter:
+    return Counter.load(model)
+
+
+def _stored(name: str, tensor: Tensor, dtype: Precision) -> Tensor:
+    if dtype == "float32" or tensor.ndim < 2:
+        return tensor.contiguous()
+    half = tensor.half().contiguous()
+    if not bool(torch.isfinite(half).all()):
+        raise LibraError(f"{name!r} has weights that half precision cannot hold; save the model with dtype='float32'.")
+    return half

@@ -1,0 +1,327 @@
+"""Pre-training: the cut backbone, the stem cache, crops and their counts, the three heads, going on bit for bit."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from agents.pretraining import Pretrainer, PretrainSettings, pretrain_settings
+from agents.pretraining.looks import Crop, Scene, make_look, padded_pixels
+from agents.pretraining.network import BlockClassifier, BlockRegressor, LocalCounts, cut, fill_head
+from agents.pretraining.stem import StemCache
+from libra_gym.backbones import Backbone, load_backbone, preprocess
+from libra_gym.counts import KERNELS
+from libra_gym.datasets import open_dataset
+from libra_gym.datasets.views import full
+from libra_gym.errors import LibraError
+from libra_gym.quantizer import Quantizer
+
+
+def vgg(channels: int = 8) -> Backbone:
+    """VGG's plan, one thin convolution a block."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for before in (3, channels, channels, channels, channels):
+        layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return Backbone("vgg", {"features": nn.Sequential(*layers)})
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory):
+    """Photos with dark heads on a light ground, of sides that are no multiples of 32."""
+    root = tmp_path_factory.mktemp("crowd")
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        height, width = (int(side) for side in rng.integers(70, 150, 2))
+        image = np.full((height, width, 3), 220, np.uint8)
+        dots = rng.uniform(0, [width, height], (int(rng.integers(0, 60)), 2))
+        for x, y in dots:
+            cv2.circle(image, (int(x), int(y)), 3, (30, 30, 60), -1)
+        cv2.imwrite(str(root / f"{number}.png"), image)
+        np.savetxt(root / f"{number}.csv", dots, delimiter=",", fmt="%.2f")
+    return open_dataset("folder", root)
+
+
+@pytest.fixture
+def scene(crowd) -> Scene:
+    return Scene.read(crowd.photos("train")[0], "train", KERNELS["capped"])
+
+
+def settings(**changes) -> PretrainSettings:
+    return PretrainSettings(**{"train_from": "conv4_1", "crop": 64, "epochs": 2, "batch_size": 4, **changes})
+
+
+class TestCut:
+    def test_both_parts_make_the_whole(self):
+        backbone = vgg()
+        image = torch.randn(1, 3, 64, 96)
+        for layer, stride in {"conv1_1": 1, "conv2_1": 2, "conv4_1": 8, "conv5_1": 16, "head": 32}.items():
+            stem, trunk, found = cut(backbone, layer)
+            assert found == stride
+            torch.testing.assert_close(trunk(stem(image)), backbone(image))
+
+    def test_layers_of_the_real_vgg16_have_the_literatures_names(self):
+        with torch.device("meta"):
+            from torchvision.models import vgg16
+
+            features = vgg16().features
+        from agents.pretraining.network import _layer_names
+
+        names = _layer_names({str(index): unit for index, unit in enumerate(features)})
+        assert (names["conv1_1"], names["conv3_3"], names["conv4_1"], names["conv5_3"]) == (0, 14, 17, 28)
+
+    def test_blocks_of_other_backbones_have_their_own(self):
+        stem, _, stride = cut(load_backbone("mobilenet_v3_large", "random"), "features.13")
+        assert stride == 16
+        assert len(stem) == 13
+
+    def test_an_unknown_layer_is_named(self):
+        with pytest.raises(LibraError, match=r"no layer 'conv6_1'.*conv5_1, head"):
+            cut(vgg(), "conv6_1")
+
+
+class TestCrops:
+    @pytest.mark.parametrize("number", range(4))
+    def test_counts_are_those_of_the_same_place_in_the_photo(self, scene, number):
+        """All crops of a grid that tiles the look hold all of its people, mirrored and scaled or not."""
+        look = make_look(scene.size, settings(scales=(0.7, 1.4)), number, np.random.default_rng(number))
+        assert look.view.mirror == (number % 2 == 1)
+        height, width = look.view.size
+        total = 0.0
+        for top in range(0, height, 64):
+            for left in range(0, width, 64):
+                counts, valid = Crop(left, top, 64).counts(look, scene.density)
+                assert not counts[~valid].any()
+                total += float(counts.sum())
+        assert total == pytest.approx(len(scene.points), rel=1e-4)
+
+    def test_heads_are_where_the_counts_say(self, scene):
+        """The darkest patches of a mirrored, scaled crop are those with people."""
+        look = make_look(scene.size, settings(scales=(1.2, 1.2)), 1, np.random.default_rng(0))
+        crop = Crop(8, 16, 64)
+        counts, valid = crop.counts(look, scene.density)
+        pixels = crop.pixels(padded_pixels(look, scene.photo.image(), 64)).mean(0)
+        darkness = -pixels.reshape(2, 32, 2, 32).mean((1, 3))
+        if valid.all():
+            assert np.corrcoef(darkness.ravel(), counts.ravel())[0, 1] > 0.8
+
+    def test_a_crop_begins_on_the_grid_and_stays_in_the_padded_look(self):
+        rng = np.random.default_rng(0)
+        places = [Crop.draw((70, 200), 96, 8, rng) for _ in range(200)]
+        assert {crop.top for crop in places} == {0}  # 70 is padded to the crop's side
+        assert {crop.left for crop in places} == set(range(0, 224 - 96 + 1, 8))
+
+    def test_the_first_look_is_the_photo(self, scene):
+        look = make_look(scene.size, settings(scales=(0.5, 2.0), colours=0.5, grey=1.0), 0, np.random.default_rng(0))
+        np.testing.assert_array_equal(look.pixels(scene.photo.image()), scene.photo.image())
+
+    def test_colours_change(self, scene):
+        look = make_look(scene.size, settings(colours=0.5, grey=1.0), 2, np.random.default_rng(0))
+        pixels = look.pixels(scene.photo.image())
+        assert (pixels[..., 0] == pixels[..., 2]).all()
+        assert pixels.std() != scene.photo.image().std()
+
+
+class TestStemCache:
+    @pytest.mark.parametrize("where", ["disk", "ram"])
+    def test_a_map_is_computed_once_and_is_that_of_the_whole_photo(self, scene, tmp_path, where):
+        backbone = vgg()
+        stem, _, stride = cut(backbone, "conv4_1")
+        calls = []
+        stem.register_forward_hook(lambda *_: calls.append(1))
+        cache = StemCache(stem, stride, where, tmp_path, 1e9, "origin")
+        look = make_look(scene.size, settings(), 0, np.random.default_rng(0))
+        crop = Crop(8, 0, 64)
+        first, again = cache.crop(scene, look, crop), cache.crop(scene, look, crop)
+        assert len(calls) == 1
+        assert torch.equal(first, again)
+        whole = stem(preprocess(scene.photo.image())[None])[0]
+        torch.testing.assert_close(first, whole[:, 0:8, 1:9], rtol=1e-2, atol=1e-3)
+        torch.testing.assert_close(cache.whole(scene, look), whole, rtol=1e-2, atol=1e-3)
+
+    def test_files_are_shared_by_runs_with_the_same_stem_alone(self, scene, tmp_path):
+        stem, _, stride = cut(vgg(), "conv4_1")
+        look = make_look(scene.size, settings(), 0, np.random.default_rng(0))
+        StemCache(stem, stride, "disk", tmp_path, 1e9, "one").whole(scene, look)
+        calls = []
+        stem.register_forward_hook(lambda *_: calls.append(1))
+        StemCache(stem, stride, "disk", tmp_path, 1e9, "one").whole(scene, look)
+        assert not calls
+        StemCache(stem, stride, "disk", tmp_path, 1e9, "two").whole(scene, look)
+        assert calls
+
+    def test_it_stays_within_its_limit(self, scene, tmp_path):
+        stem, _, stride = cut(vgg(), "conv4_1")
+        cache = StemCache(stem, stride, "disk", tmp_path, 100, "origin")
+        look = make_look(scene.size, settings(), 0, np.random.default_rng(0))
+        assert cache.crop(scene, look, Crop(0, 0, 64)).shape == (8, 8, 8)
+        assert cache.stored == 0
+        assert not list(tmp_path.glob("*/*.safetensors"))
+
+    def test_a_damaged_file_is_made_anew(self, scene, tmp_path):
+        stem, _, stride = cut(vgg(), "conv4_1")
+        look = make_look(scene.size, settings(), 0, np.random.default_rng(0))
+        cache = StemCache(stem, stride, "disk", tmp_path, 1e9, "origin")
+        good = cache.whole(scene, look)
+        (file,) = tmp_path.glob("*/*.safetensors")
+        file.write_bytes(file.read_bytes()[:50])
+        assert torch.equal(cache.whole(scene, look), good)
+
+
+class TestHeads:
+    quantizer = Quantizer.fit_log(np.array([0.0, 0.5, 20.0]))
+
+    def test_a_sure_classifier_reads_its_interval_by_both_readouts(self):
+        head = BlockClassifier(4, self.quantizer)
+        out = torch.full((1, self.quantizer.num_intervals, 1, 2), -50.0)
+        out[0, 3, 0, 0] = out[0, 0, 0, 1] = 50.0
+        for readout in ("argmax", "expectation"):
+            torch.testing.assert_close(head.read(out, readout), torch.tensor([[[self.quantizer.values[3], 0.0]]]))
+
+    def test_the_count_loss_weighs_what_cross_entropy_does_not_see(self):
+        head = BlockClassifier(4, self.quantizer)
+        counts, valid = torch.tensor([[[10.0]]]), torch.ones(1, 1, 1, dtype=torch.bool)
+        near, far = (torch.zeros(1, self.quantizer.num_intervals, 1, 1) for _ in range(2))
+        truth = int(self.quantizer.quantize(np.array(10.0)))
+        near[0, truth - 1], far[0, 1] = 5.0, 5.0  # equally wrong to cross-entropy
+        assert head.loss(near, counts, valid, 0.0) == pytest.approx(float(head.loss(far, counts, valid, 0.0)))
+        assert head.loss(near, counts, valid, 1.0) < head.loss(far, counts, valid, 1.0)
+
+    @pytest.mark.parametrize("kind", [BlockClassifier, BlockRegressor, LocalCounts])
+    def test_padding_has_no_say_in_the_loss(self, kind):
+        head = kind(4, self.quantizer).eval()
+        out = head(torch.randn(1, 4, 3, 3))
+        counts = torch.rand(1, 3, 3)
+        valid = torch.ones(1, 3, 3, dtype=torch.bool)
+        valid[:, :, 2] = False
+        other = torch.where(valid, counts, counts + 7)
+        assert head.loss(out, counts, valid, 0.5) == head.loss(out, other, valid, 0.5)
+
+    def test_perfect_windows_give_the_true_total_and_a_perfect_loss(self):
+        head = LocalCounts(4, self.quantizer)
+        counts = torch.rand(1, 3, 4)
+        padded = torch.nn.functional.pad(counts, (1, 1, 1, 1))
+        windows = padded.unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))
+        assert windows.shape == (1, 4, 5)
+        valid = torch.ones(1, 3, 4, dtype=torch.bool)
+        assert float(head.loss(windows[:, None], counts, valid, 0.0)) == pytest.approx(0.0, abs=1e-6)
+        even = torch.full((1, 3, 4), 0.7)  # spread evenly, each patch comes out as it is
+        padded = torch.nn.functional.pad(even, (1, 1, 1, 1))
+        windows = padded.unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))
+        torch.testing.assert_close(head.read(windows[:, None], "expectation"), even)
+
+    def test_a_head_of_fewer_intervals_lends_its_rows(self):
+        head = BlockClassifier(4, self.quantizer)
+        given = {"weight": torch.randn(5, 4, 1, 1).half(), "bias": torch.randn(5).half()}
+        fill_head(head, given, "file")
+        assert torch.equal(head.layer.weight[:5], given["weight"].float())
+        assert torch.equal(head.layer.bias[5:], given["bias"][4].float().expand(head.layer.bias[5:].shape))
+
+    def test_a_head_of_another_method_is_refused(self):
+        given = {f"layers.{key}": value for key, value in LocalCounts(4, self.quantizer).layers.state_dict().items()}
+        with pytest.raises(LibraError, match="another method"):
+            fill_head(BlockClassifier(4, self.quantizer), given, "file")
+
+
+class TestTraining:
+    @pytest.mark.parametrize("method", ["bcnet", "tasselnetv2", "regression", "classification"])
+    def test_it_learns(self, crowd, method):
+        frozen = method in ("regression", "classification")
+        made = settings(
+            method=method,
+            train_from="head" if frozen else "conv2_1",
+            epochs=12,
+            learning_rate=3e-3,
+            head_learning_rate=3e-2 if frozen else 1e-2,
+            crops_per_photo=4,
+        )
+        backbone = vgg()
+        before = {key: value.clone() for key, value in backbone.state_dict().items()}
+        trainer = Pretrainer(made, backbone, crowd, where="ram")
+        losses = [trainer.learn_epoch() for _ in range(12)]
+        assert losses[-1] < 0.99 * losses[0]
+        changed = {key for key, value in backbone.state_dict().items() if not torch.equal(value, before[key])}
+        assert changed == (set() if frozen else {key for key in before if not key.startswith("features.0.")})
+
+    def test_going_on_from_a_state_is_the_same_run(self, crowd, tmp_path):
+        made = settings(average=0.5, views=3, scales=(0.8, 1.2))
+
+        def begin() -> Pretrainer:
+            return Pretrainer(made, vgg(), crowd, where="disk", cache_directory=tmp_path / "stem", seed=3)
+
+        whole = begin()
+        whole.learn_epoch()
+        tensors, numbers = whole.state()
+        tensors = {key: value.clone() for key, value in tensors.items()}
+        whole.learn_epoch()
+        resumed = begin()
+        resumed.load_state(tensors, numbers)
+        resumed.learn_epoch()
+        for path, trainer in ((tmp_path / "a", whole), (tmp_path / "b", resumed)):
+            trainer.save_weights(path, {})
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+        assert resumed.updates == whole.updates
+        assert resumed.epoch == 2
+
+    def test_cached_or_not_the_validation_photos_count_the_same(self, crowd, tmp_path):
+        counts = []
+        for where in ("disk", "none"):
+            trainer = Pretrainer(settings(), vgg(), crowd, where=where, cache_directory=tmp_path)
+            counts.append([record.count for record in trainer.evaluate()["expectation"].records])
+        np.testing.assert_allclose(*counts, rtol=1e-2)
+
+    def test_an_average_is_judged_and_saved(self, crowd, tmp_path):
+        trainer = Pretrainer(settings(average=0.9), vgg(), crowd, where="ram")
+        trainer.learn_epoch()
+        assert trainer.judged is not trainer.counter
+        trainer.save_weights(tmp_path / "w.safetensors", {})
+        from libra_gym.backbones import read_weights
+
+        saved = read_weights(tmp_path / "w.safetensors")
+        averaged = trainer.judged.trunk[0].weight
+        assert torch.equal(saved["features.9.weight"], averaged)
+        assert not torch.equal(averaged, trainer.counter.trunk[0].weight)
+        assert torch.equal(saved["features.0.weight"], trainer.backbone.state_dict()["features.0.weight"])
+
+    def test_gradients_of_several_batches_make_one_update(self, crowd):
+        trainer = Pretrainer(settings(accumulate=2), vgg(), crowd, where="ram")
+        trainer.learn_epoch()
+        assert trainer.updates == -(-len(trainer.loader) // 2)
+
+    def test_the_learning_rate_follows_its_schedule(self, crowd):
+        for schedule, halfway in {"constant": 1.0, "cosine": 0.5, "exponential": 0.81, "steps": 0.9}.items():
+            made = settings(epochs=4, schedule=schedule, decay=0.9, milestones=(1, 3))
+            trainer = Pretrainer(made, vgg(), crowd, where="ram")
+            trainer._set_learning_rate(2.0)
+            rates = [group["lr"] for group in trainer.optimizer.param_groups]
+            assert rates == pytest.approx([5e-5 * halfway, 1e-3 * halfway])
+
+    def test_integer_bins_count_points(self, crowd):
+        trainer = Pretrainer(settings(bins="integer", kernel="points"), vgg(), crowd, where="ram")
+        counts = full(trainer.training[0].size).integrate(trainer.training[0].density)
+        assert (counts == np.round(counts)).all()
+        assert trainer.quantizer.num_intervals == 1 + max(
+            int(full(scene.size).integrate(scene.density).max()) for scene in trainer.training
+        )
+
+
+class TestSettings:
+    @pytest.mark.parametrize("method", ["bcnet", "tasselnetv2", "regression", "classification"])
+    def test_every_method_has_a_recipe(self, method):
+        assert pretrain_settings(method).method == method
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"crop": 100}, "multiple of 32"),
+            ({"schedule": "sine"}, "no schedule 'sine'"),
+            ({"bins": "integer"}, "kernel=points"),
+            ({"colour": 1}, "no setting 'colour'"),
+            ({"scales": [2.0, 1.0]}, "ascending"),
+            ({"epochs": 0}, "at least 1"),
+        ],
+    )
+    def test_a_wrong_setting_is_named(self, changes, message):
+        with pytest.raises(LibraError, match=message):
+            pretrain_settings("bcnet", changes=changes)

@@ -1,0 +1,286 @@
+"""`libra count` and `libra release` as a user meets them."""
+
+import csv
+import json
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from experiments.card import card_markdown, read_notes
+from experiments.cli import app
+from experiments.counting import find_files, parse_region
+from experiments.runs import RunDirectory, plan, train
+from libra_gym import counter as module
+from libra_gym.backbones import load_backbone, preprocess
+from libra_gym.counter import Counter
+from libra_gym.datasets import open_dataset
+from libra_gym.errors import LibraError
+from libra_gym.features import build_features
+from libra_gym.network import NetworkSettings, ScaleNetwork
+from libra_gym.quantizer import Quantizer
+from libra_gym.task import WeighingTask
+from libra_gym.uncertainty import Uncertainty
+from libra_gym.weigher import Weigher
+
+BACKBONE = "resnet18"
+
+
+def picture(seed, height=96, width=128):
+    small = np.random.default_rng(seed).integers(0, 256, (height // 4, width // 4, 3), np.uint8)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def libra(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return load_backbone(BACKBONE, "random")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Six photos with head dots, a bad one, and a video."""
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        cv2.imwrite(str(root / f"{number}.jpg"), picture(number))
+        np.savetxt(root / f"{number}.csv", rng.uniform(0, (128, 96), (10 + 5 * number, 2)), delimiter=",")
+    return root
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    path = tmp_path_factory.mktemp("video") / "clip.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10.0, (64, 64))
+    for number in range(12):
+        writer.write(picture(number, 64, 64))
+    writer.release()
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(backbone, tmp_path_factory):
+    """A counter that has learnt nothing."""
+    torch.manual_seed(0)
+    network = ScaleNetwork(NetworkSettings(channels=backbone.channels, hidden=(32,), q_scale=1.0, init_std=None))
+    with torch.inference_mode():
+        network.normalise(backbone(preprocess(picture(0))[None])[0].flatten(1).mT)
+    weigher = Weigher(network, WeighingTask.intervals(40), Quantizer.log(40))
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    Counter(backbone, weigher, Uncertainty(0.8, 1.0, 0.25, 30, 0.8, 0.9, 0.7), {"limits": "None."}).save(path)
+    return path
+
+
+# --------------------------------------------------------------------------------------------------------------- count
+
+
+def test_json_is_all_that_is_printed(folder, model):
+    done = libra("count", folder / "1.jpg", folder / "2.jpg", "--model", model, "--json")
+    assert done.exit_code == 0, done.output
+    entries = json.loads(done.stdout)
+    assert [entry["file"] for entry in entries] == [str(folder / "1.jpg"), str(folder / "2.jpg")]
+    counter = Counter.load(model)
+    for entry in entries:
+        assert set(entry) == {"file", "count", "low", "high", "seconds"}
+        counted = counter.count(entry["file"])
+        assert entry["count"] == pytest.approx(counted.count, abs=0.01)
+        assert (entry["low"], entry["high"]) == pytest.approx((counted.low, counted.high), abs=0.01)
+    assert entries[0]["count"] != entries[1]["count"]
+
+
+def test_a_bad_photo_does_not_stop_the_others(folder, model, tmp_path):
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"not a photo")
+    done = libra("count", bad, folder / "1.jpg", "absent.png", "--model", model, "--json")
+    assert done.exit_code == 1
+    first, second, third = json.loads(done.stdout)
+    assert set(first) == set(third) == {"file", "error"}
+    assert "bad.jpg" in first["error"]
+    assert "absent.png" in third["error"]
+    assert second["count"] >= 0
+
+
+def test_a_table_has_the_count_and_its_interval(folder, model, tmp_path):
+    (tmp_path / "bad.jpg").write_bytes(b"")
+    done = libra("count", folder / "1.jpg", tmp_path / "bad.jpg", "--model", model)
+    assert done.exit_code == 1
+    assert f"{Counter.load(model).count(folder / '1.jpg').count:,.0f}" in done.stdout
+    assert "80% interval" in done.stdout
+    assert "30 validation photos" in done.stdout.replace("\n", " ")
+    assert "bad.jpg" in done.stderr
+
+
+def test_overlays_of_photos_with_one_name_do_not_overwrite_each_other(folder, model, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    cv2.imwrite(str(other / "1.jpg"), picture(9))
+    out = tmp_path / "deep" / "pictures"
+    done = libra("count", folder / "1.jpg", other / "1.jpg", "--model", model, "--overlay", out, "--json")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in out.iterdir()) == ["1-count-2.png", "1-count.png"]
+    for path in out.iterdir():
+        assert cv2.imread(str(path)).std() > 10
+
+
+def test_the_frames_of_a_video(clip, model, tmp_path):
+    done = libra("count", clip, "--model", model, "--every", 5, "--overlay", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    entries = json.loads(done.stdout)
+    assert [entry["frame"] for entry in entries] == [0, 5, 10]
+    assert [entry["time"] for entry in entries] == [0.0, 0.5, 1.0]
+    with (tmp_path / "clip-count.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["count"]) for row in rows] == [entry["count"] for entry in entries]
+    assert list(rows[0]) == ["frame", "time", "count", "low", "high"]
+    assert cv2.imread(str(tmp_path / "clip-count.png")).std() > 10
+    assert "3 frames" in libra("count", clip, "--model", model, "--every", 5).stdout
+
+
+def test_region_and_size(folder, model):
+    whole, part, small = (
+        json.loads(libra("count", folder / "1.jpg", "--model", model, "--json", *more).stdout)[0]["count"]
+        for more in ((), ("--region", "32,0,64,96"), ("--max-side", "64"))
+    )
+    pixels = Counter.load(model).count(folder / "1.jpg", region=(32, 0, 64, 96))
+    assert part == pytest.approx(pixels.count, abs=0.01)
+    assert len({whole, part, small}) == 3
+    beyond = libra("count", folder / "1.jpg", "--model", model, "--json", "--region", "0,0,129,96")
+    assert beyond.exit_code == 1
+    assert "0,0,129,96" in json.loads(beyond.stdout)[0]["error"]
+
+
+@pytest.mark.parametrize("text", ["1,2,3", "a,b,c,d", "1,2,3,4,5", "1.5,2,3,4"])
+def test_a_region_is_four_whole_numbers(text):
+    with pytest.raises(LibraError, match=text):
+        parse_region(text)
+
+
+def test_files_folders_and_patterns(folder, clip, tmp_path):
+    photos = [folder / f"{number}.jpg" for number in range(6)]
+    assert find_files([str(folder)]) == photos
+    assert find_files([str(folder / "[01].jpg")]) == photos[:2]
+    assert find_files([str(folder / "1.jpg"), str(folder)]) == [photos[1], photos[0], *photos[2:]]
+    assert find_files([str(clip.parent / "*")]) == [clip]
+    assert [path.name for path in find_files([str(tmp_path / "none-*.jpg")])] == ["none-*.jpg"]
+    odd = tmp_path / "photo[1].JPG"
+    odd.write_bytes(b"")
+    assert find_files([str(odd)]) == find_files([str(tmp_path)]) == [odd]
+
+
+def test_an_empty_folder_is_an_error(tmp_path, model):
+    done = libra("count", tmp_path, "--model", model, "--json")
+    assert done.exit_code == 1
+    assert "folder" in json.loads(done.stdout)[0]["error"]
+
+
+def test_what_was_counted_before_ctrl_c_is_printed(folder, model, monkeypatch):
+    count = Counter.count
+    calls = []
+
+    def stopped_at_the_second(self, *arguments, **settings):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return count(self, *arguments, **settings)
+
+    monkeypatch.setattr(Counter, "count", stopped_at_the_second)
+    done = libra("count", folder, "--model", model, "--json")
+    assert done.exit_code == 130
+    assert [entry["file"] for entry in json.loads(done.stdout)] == [str(folder / "0.jpg")]
+
+
+def test_mistakes_before_counting_are_one_sentence(folder, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MODELS", tmp_path)
+    for arguments, named in (
+        ((), "photo"),
+        ((folder / "1.jpg",), "libra release"),
+        ((folder / "1.jpg", "--model", "absent.safetensors"), "absent.safetensors"),
+        ((folder / "1.jpg", "--model", model, "--region", "all"), "all"),
+        ((folder / "1.jpg", "--model", model, "--overlay", folder / "1.jpg"), "--overlay"),
+    ):
+        done = libra("count", *arguments)
+        assert isinstance(done.exception, LibraError)
+        assert named in str(done.exception)
+
+
+# ------------------------------------------------------------------------------------------------------------- release
+
+
+@pytest.fixture(scope="module")
+def run(folder, backbone, tmp_path_factory):
+    """A run of one short epoch on the folder's photos, which are their own validation photos, with its weights file."""
+    root = tmp_path_factory.mktemp("run")
+    save_file({key: value.contiguous() for key, value in backbone.state_dict().items()}, root / "weights.safetensors")
+    build_features(open_dataset("folder", folder), "all", backbone, root / "bank", workers=0)
+    changes = {"policy_kwargs": {"network": {"hidden": [16]}}}
+    config = plan(
+        str(root / "bank"), changes=changes, epochs=1, train_split="all", validation_split="all", device="cpu"
+    )
+    directory = RunDirectory(root / "run")
+    directory.begin(config, ["libra", "train"])
+    train(directory, config, Console(quiet=True))
+    return directory.path
+
+
+def test_a_released_run_counts_like_the_run(run, folder, tmp_path):
+    out = tmp_path / "model.safetensors"
+    weights = run.parent / "weights.safetensors"
+    card = tmp_path / "card.md"
+    card.write_text("# Our model\n\n## Limits\nOnly noise.\n\n## Licence\nCC0\n\n## Thanks\nNobody.\n")
+    options = ("--weights", weights, "--out", out, "--card", card, "--dataset", "folder", "--root", folder)
+    done = libra("release", run, *options, "--split", "all")
+    assert done.exit_code == 0, done.output
+    assert "float16" in done.stdout
+    assert "float32" in done.stdout
+
+    counter = Counter.load(out)
+    assert counter.uncertainty is not None
+    assert counter.uncertainty.photos == 6
+    assert counter.card["limits"] == "Only noise."
+    assert counter.card["licence"] == "CC0"
+    assert counter.card["notes"] == {"thanks": "Nobody."}
+    assert counter.card["recipe"]["backbone"] == BACKBONE
+    assert str(run.parent) not in json.dumps(counter.card)
+    shown = libra("count", "--card", "--model", out)
+    assert shown.exit_code == 0
+    for part in ("Only noise.", "CC0", "Nobody.", "6 validation photos"):
+        assert part in shown.stdout.replace("\n", " ")
+
+    whole = tmp_path / "whole.safetensors"
+    assert libra("release", run, "--weights", weights, "--out", whole, "--dtype", "float32").exit_code == 0
+    score = json.loads(json.dumps(Counter.load(whole).card["validation"]))
+    counts = [Counter.load(whole).count(folder / f"{number}.jpg").count for number in range(6)]
+    people = [10 + 5 * number for number in range(6)]
+    assert np.abs(np.subtract(counts, people)).mean() == pytest.approx(score["mae"], rel=0.02)
+
+
+def test_a_release_needs_the_weights_that_the_run_was_trained_with(run, backbone, tmp_path):
+    other = {key: value.contiguous().clone() for key, value in backbone.state_dict().items()}
+    other["conv1.weight"] += 0.01
+    save_file(other, tmp_path / "other.safetensors")
+    done = libra("release", run, "--weights", tmp_path / "other.safetensors", "--out", tmp_path / "model.safetensors")
+    assert isinstance(done.exception, LibraError)
+    assert "other.safetensors" in str(done.exception)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"), [("## Limits\nMany.", "Licence"), ("## Licence\nCC0\n## Limits\n", "Limits")]
+)
+def test_a_card_says_limits_and_licence(tmp_path, text, missing):
+    (tmp_path / "card.md").write_text(text)
+    with pytest.raises(LibraError, match=missing):
+        read_notes(tmp_path / "card.md")
+    with pytest.raises(LibraError, match=r"absent\.md"):
+        read_notes(tmp_path / "absent.md")
+
+
+def test_a_card_can_be_read_by_people(model):
+    assert "80% interval from 30 validation photos" in card_markdown(Counter.load(model))

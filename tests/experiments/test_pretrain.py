@@ -1,0 +1,135 @@
+"""`libra pretrain`: a run that is killed goes on as if nothing had been, and what comes out is a backbone."""
+
+import csv
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from libra_gym.backbones import load_backbone, read_weights
+from libra_gym.errors import LibraError
+
+EPOCHS = 3
+
+
+def libra(*arguments, status: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, LibraError):
+        assert status == 2, result.exception
+        return str(result.exception)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("crowd")
+    rng = np.random.default_rng(0)
+    for number in range(11):
+        dots = rng.uniform(0, [90, 70], (20, 2))
+        cv2.imwrite(str(root / f"{number}.png"), rng.integers(0, 256, (70, 90, 3), np.uint8))
+        np.savetxt(root / f"{number}.csv", dots, delimiter=",", fmt="%.2f")
+    return root
+
+
+def begin(root, out, *more):
+    options = {"dataset": "folder", "root": root, "out": out, "backbone": "mobilenet_v3_large", "weights": "random"}
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    learning = ["--train-from", "features.15", "--epochs", str(EPOCHS), "--set", "crop=64", "--device", "cpu"]
+    return ["pretrain", *given, *learning, *more]
+
+
+@pytest.fixture(scope="module")
+def whole(root, tmp_path_factory):
+    """A run that nothing disturbed."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    libra(*begin(root, run))
+    return run
+
+
+def rows(run):
+    with (run / "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_tells_before_and_after(whole):
+    assert [row["rollout/epoch"] for row in rows(whole)] == ["0", "1", "2", "3"]
+    assert all(float(row["validation/mae_argmax"]) >= 0 for row in rows(whole))
+    assert list((whole / "tensorboard").glob("events*"))
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_bit_for_bit(root, whole, tmp_path):
+    run = tmp_path / "killed"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.cli", *begin(root, run)], env=environment, stdout=subprocess.DEVNULL
+    )
+    while process.poll() is None and not (run / "progress.csv").exists():
+        time.sleep(0.002)
+    while process.poll() is None and len(rows(run)) < 2:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    libra("pretrain", "--resume", run)
+    ours, theirs = (read_weights(path / "last.safetensors") for path in (run, whole))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert [row["validation/mae"] for row in rows(run)] == [row["validation/mae"] for row in rows(whole)]
+
+
+def test_ctrl_c_says_how_to_go_on(root, whole, tmp_path, monkeypatch):
+    from agents.pretraining import Pretrainer
+
+    learn, calls = Pretrainer._learn, []
+
+    def interrupted(trainer, *batch):
+        calls.append(trainer)
+        if len(calls) == 4:  # within the second epoch
+            signal.raise_signal(signal.SIGINT)
+        return learn(trainer, *batch)
+
+    monkeypatch.setattr(Pretrainer, "_learn", interrupted)
+    said = libra(*begin(root, tmp_path / "run"), status=130)
+    assert "stopped after 1 of 3 epochs" in said
+    libra(*shlex.split(said.splitlines()[-1])[1:])
+    ours, theirs = (read_weights(path / "last.safetensors") for path in (tmp_path / "run", whole))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_what_comes_out_goes_into_features_and_another_pretraining(root, whole, tmp_path):
+    best = whole / "best.safetensors"
+    backbone = load_backbone("mobilenet_v3_large", best)
+    assert backbone.weights_hash != load_backbone("mobilenet_v3_large", "random").weights_hash
+    libra(
+        "features", "--dataset", "folder", "--root", root, "--backbone", "mobilenet_v3_large", "--weights", best,
+        "--out", tmp_path / "bank", "--workers", "0",
+    )  # fmt: skip
+    libra(*begin(root, tmp_path / "next", "--init", str(best), "--cache", "ram"))
+    before = rows(tmp_path / "next")[0]
+    best_row = min(rows(whole), key=lambda row: float(row["validation/mae"]))
+    assert float(before["validation/mae"]) == pytest.approx(float(best_row["validation/mae"]), rel=1e-3)
+
+
+def test_a_finished_run_is_left_alone(root, whole):
+    assert "holds a run already" in libra(*begin(root, whole), status=2)
+
+
+def test_mistakes_are_named(root, tmp_path, whole):
+    out = tmp_path / "run"
+    assert "no layer 'conv9_9'" in libra(*begin(root, out), "--train-from", "conv9_9", status=2)
+    assert not out.exists()
+    assert "no setting 'crops'" in libra(*begin(root, tmp_path / "b"), "--set", "crops=1", status=2)
+    assert "needs --dataset and --out" in libra("pretrain", status=2)
+    assert "leave out --seed" in libra("pretrain", "--resume", whole, "--seed", "1", status=2)
+    assert "is no pre-training" in libra("pretrain", "--resume", tmp_path / "nowhere", status=2)
+    assert "no device 'tpu'" in libra(*begin(root, tmp_path / "c"), "--device", "tpu", status=2)

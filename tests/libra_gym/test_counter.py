@@ -1,0 +1,234 @@
+"""Photo in, number out, from one file."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import libra_gym
+from libra_gym import counter as module
+from libra_gym import tiling
+from libra_gym.backbones import load_backbone, preprocess
+from libra_gym.bank import BankImage, FeatureBank
+from libra_gym.counter import Counter, find_model
+from libra_gym.errors import LibraError
+from libra_gym.network import NetworkSettings, ScaleNetwork
+from libra_gym.quantizer import Quantizer
+from libra_gym.task import WeighingTask
+from libra_gym.uncertainty import Uncertainty
+from libra_gym.weigher import Weigher
+
+BACKBONE = "resnet18"
+INTERVAL = Uncertainty(0.8, 1.0, 0.25, 30, 0.8, 0.9, 0.7)
+
+
+def make_weigher(channels, seed=0):
+    """A scale that has learnt nothing, but answers differently to different patches."""
+    torch.manual_seed(seed)
+    quantizer = Quantizer.log(40)
+    settings = NetworkSettings(channels=channels, hidden=(32,), q_scale=1.0, init_std=None)
+    return Weigher(ScaleNetwork(settings), WeighingTask.intervals(40), quantizer, {"bank": "none"})
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return load_backbone(BACKBONE, "random")
+
+
+@pytest.fixture(scope="module")
+def counter(backbone):
+    weigher = make_weigher(backbone.channels)
+    with torch.inference_mode():
+        features = backbone(preprocess(photo())[None])[0]
+    weigher.network.normalise(features.flatten(1).mT)
+    return Counter(backbone, weigher, INTERVAL, {"limits": "It has learnt nothing."})
+
+
+def photo(height=150, width=200):
+    small = np.random.default_rng(0).integers(0, 256, (height // 4, width // 4, 3), np.uint8)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def test_a_photo_is_counted_as_its_bank_would_be(counter):
+    """The same number as by way of a feature bank and the evaluator."""
+    with torch.inference_mode():
+        features = counter.backbone(preprocess(photo())[None])[0].flatten(1).mT
+    place = BankImage("photo", "test", 5, 7, (150, 200), 10.0)
+    bank = FeatureBank("one", features, torch.zeros(35), (place,))
+    counted = counter.count(photo())
+    assert counted.count == pytest.approx(counter.weigher.evaluate(bank).records[0].count)
+    assert counted.count > 0
+    assert counted.patch_map.shape == (5, 7)
+    assert counted.patch_map.std() > 0
+    assert counted.count == pytest.approx(counted.patch_map.sum())
+    assert (counted.low, counted.high) == INTERVAL.interval(counted.count)
+    assert counted.coverage == 0.8
+    assert counted.seconds > 0
+
+
+def test_files_regions_and_sizes(counter, tmp_path):
+    path = tmp_path / "photo.png"
+    cv2.imwrite(str(path), photo()[..., ::-1])
+    assert counter.count(path).count == counter.count(str(path)).count == counter.count(photo()).count
+    part = counter.count(path, region=(32, 64, 96, 64))
+    assert part.patch_map.shape == (2, 3)
+    assert part.count == counter.count(photo()[64:128, 32:128]).count
+    assert counter.count(path, max_side=100).patch_map.shape == (3, 4)
+
+
+def test_a_photo_in_tiles_gives_the_same_count(monkeypatch):
+    """Of a chain of convolutions, whose patches see only their surroundings."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(32)]
+    chain = module.Backbone("chain", {"features": torch.nn.Sequential(*layers)})
+    weigher = make_weigher(8)
+    with torch.inference_mode():
+        weigher.network.normalise(chain(preprocess(photo(600, 500))[None])[0].flatten(1).mT)
+    counter = Counter(chain, weigher)
+    whole = counter.count(photo(600, 500))
+    monkeypatch.setattr(tiling.tiled_features, "__defaults__", (25 * 32**2,))
+    tiled = counter.count(photo(600, 500))
+    np.testing.assert_array_equal(tiled.patch_map, whole.patch_map)
+    assert len(np.unique(whole.patch_map)) > 1
+    assert (whole.low, whole.high, whole.coverage) == (None, None, None)
+
+
+def test_real_valued_counts_are_counted_too(backbone):
+    task = WeighingTask.counts(20.0)
+    settings = NetworkSettings(
+        channels=backbone.channels, steps=task.max_steps, actions=task.num_actions, hidden=(16,), init_std=None
+    )
+    torch.manual_seed(0)
+    counted = Counter(backbone, Weigher(ScaleNetwork(settings), task, None)).count(photo())
+    ticks = counted.patch_map / task.tick
+    np.testing.assert_allclose(ticks, np.round(ticks), atol=1e-2)
+    assert counted.count > 0
+
+
+# ------------------------------------------------------------------------------------------------------------ the file
+
+
+def test_a_file_holds_everything(counter, tmp_path):
+    counter.save(tmp_path / "model.safetensors", "float32")
+    again = Counter.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.count(photo()).patch_map, counter.count(photo()).patch_map)
+    assert again.backbone.weights_hash == counter.backbone.weights_hash
+    assert again.uncertainty == counter.uncertainty
+    assert again.card == counter.card
+    assert again.weigher.quantizer == counter.weigher.quantizer
+    assert again.weigher.about == counter.weigher.about
+
+
+def test_half_precision_halves_the_file_and_computes_in_single(counter, tmp_path):
+    counter.save(tmp_path / "whole.safetensors", "float32")
+    counter.save(tmp_path / "half.safetensors")
+    half, whole = ((tmp_path / f"{name}.safetensors").stat().st_size for name in ("half", "whole"))
+    assert half < 0.55 * whole
+    again = Counter.load(tmp_path / "half.safetensors")
+    for network in (again.backbone, again.weigher.network):
+        assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    assert again.count(photo()).count == pytest.approx(counter.count(photo()).count, rel=0.02)
+
+
+def test_statistics_and_biases_keep_their_precision(counter, tmp_path):
+    counter.save(tmp_path / "half.safetensors")
+    again = Counter.load(tmp_path / "half.safetensors")
+    assert torch.equal(again.weigher.network.mean, counter.weigher.network.mean)
+    assert torch.equal(again.weigher.network.out.bias, counter.weigher.network.out.bias)
+
+
+def test_the_file_serves_as_the_weights_of_its_backbone(counter, tmp_path):
+    counter.save(tmp_path / "model.safetensors", "float32")
+    backbone = load_backbone(BACKBONE, tmp_path / "model.safetensors")
+    assert backbone.weights_hash == counter.backbone.weights_hash
+
+
+def test_weights_that_half_precision_cannot_hold_are_refused(backbone, tmp_path):
+    weigher = make_weigher(backbone.channels)
+    with torch.no_grad():
+        weigher.network.out.weight[0, 0] = 1e6
+    with pytest.raises(LibraError, match=r"weigher\.out\.weight"):
+        Counter(backbone, weigher).save(tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_scale_needs_the_features_it_was_trained_on(backbone):
+    with pytest.raises(LibraError, match=r"512 features.*16"):
+        Counter(backbone, make_weigher(16))
+
+
+@pytest.mark.parametrize("content", ["nonsense", None])
+def test_what_is_no_model_is_named(tmp_path, content):
+    path = tmp_path / "thing.safetensors"
+    if content:
+        path.write_text(content)
+    with pytest.raises(LibraError, match=r"thing\.safetensors"):
+        Counter.load(path)
+
+
+def test_a_scale_without_its_backbone_is_told_what_it_needs(backbone, tmp_path):
+    make_weigher(16).save(tmp_path / "best.safetensors")
+    with pytest.raises(LibraError, match="libra release"):
+        Counter.load(tmp_path / "best.safetensors")
+
+
+def test_a_file_for_other_preprocessing_is_refused(counter, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PREPROCESSING", {"colour": "BGR"})
+    counter.save(tmp_path / "model.safetensors")
+    monkeypatch.undo()
+    with pytest.raises(LibraError, match="another way"):
+        Counter.load(tmp_path / "model.safetensors")
+
+
+def test_the_header_is_plain_json(counter, tmp_path):
+    counter.save(tmp_path / "model.safetensors")
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        header = json.loads(file.metadata()[module.FORMAT])
+    assert header["backbone"] == BACKBONE
+    assert header["uncertainty"]["coverage"] == 0.8
+    assert header["card"] == {"limits": "It has learnt nothing."}
+
+
+# -------------------------------------------------------------------------------------------------------- from outside
+
+
+def test_the_package_counts_by_itself(counter, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MODELS", tmp_path)
+    counter.save(tmp_path / "dense.safetensors", "float32")
+    replaced = Counter(counter.backbone, counter.weigher, replace(INTERVAL, width=0.5))
+    replaced.save(tmp_path / "street.safetensors", "float32")
+    module._loaded.cache_clear()
+    dense, street = libra_gym.count(photo()), libra_gym.count(photo(), "street")
+    assert dense.count == street.count == counter.count(photo()).count
+    assert street.high > dense.high
+    module._loaded.cache_clear()
+
+
+def test_a_model_that_does_not_ship_yet_says_how_to_make_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MODELS", tmp_path)
+    with pytest.raises(LibraError, match=r"'dense'.*libra train.*libra release"):
+        find_model("dense")
+    with pytest.raises(LibraError, match=r"'crowd'.*dense, street"):
+        find_model("crowd")
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [np.zeros((5, 5), np.uint8), np.zeros((5, 5, 4), np.uint8), np.zeros((5, 5, 3)), np.zeros((0, 5, 3), "u1")],
+)
+def test_pixels_of_another_kind_are_refused(counter, pixels):
+    with pytest.raises(LibraError, match="uint8"):
+        counter.count(pixels)
+
+
+def test_importing_the_package_loads_no_vision_library():
+    code = "import sys, libra_gym; print([m for m in ('torchvision', 'cv2', 'PIL', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torchvision" not in done.stdout
+    assert "matplotlib" not in done.stdout

@@ -1,0 +1,45 @@
+"""Pictures for people who count."""
+
+import numpy as np
+import pytest
+
+from libra_gym.errors import LibraError
+from libra_gym.rendering.overlay import course_figure, overlay_figure
+
+
+def pixels(figure):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].astype(float)
+
+
+@pytest.mark.parametrize("size", [(96, 160), (160, 96), (20, 700), (3000, 40)])
+def test_the_people_of_each_patch_are_laid_over_the_photo(size):
+    photo = np.full((*size, 3), 128, np.uint8)
+    counts = np.zeros([-(-side // 32) for side in size])
+    counts[0, 0] = 4.0
+    figure = overlay_figure(photo, counts, "photo.jpg: 4 people")
+    photo_axes, bar = figure.axes
+    assert photo_axes.get_title() == "photo.jpg: 4 people"
+    assert "people in a patch" in bar.get_xlabel() + bar.get_ylabel()
+    _, colours = photo_axes.images
+    shown = colours.get_array()
+    assert shown[0, 0] == 4.0
+    assert shown.mask.sum() == counts.size - 1  # nothing is drawn where nobody is
+    assert pixels(figure).std() > 10
+
+
+def test_a_map_must_fit_the_photo():
+    with pytest.raises(LibraError, match="patches"):
+        overlay_figure(np.zeros((64, 64, 3), np.uint8), np.zeros((3, 2)), "")
+
+
+@pytest.mark.parametrize("band", [None, [(5.0, 15.0), (8.0, 20.0)]])
+def test_the_course_of_a_video(band):
+    figure = course_figure([0.0, 1.0], [10.0, 14.0], band, "clip.mp4")
+    (ax,) = figure.axes
+    assert ax.lines[0].get_ydata() == pytest.approx([10.0, 14.0])
+    assert len(ax.collections) == (0 if band is None else 1)
+    assert ax.get_ylim()[0] == 0
