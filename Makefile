@@ -1,5 +1,6 @@
 # make demo   set up, train on the embedded bank, show counts, metrics and a picture
 # make test   set up, lint, type-check and run all tests
+# make docs-check   set up, run every command of README.md on small stand-in data
 # Others: lint, type, format, bench, clean. PYTHON chooses the interpreter for .venv.
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ STAMP := .venv/.installed
 TESTS ?= tests
 CODE := libra_gym agents experiments tests
 
-.PHONY: demo test lint type format bench clean
+.PHONY: demo test docs-check lint type format bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -20,6 +21,9 @@ demo: $(STAMP)
 
 test: lint type
 	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+docs-check: $(STAMP)
+	$(BIN)/python -m experiments.docs_check README.md
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(CODE)

@@ -170,7 +170,7 @@ class Weigher:
     @classmethod
     def from_header(cls, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Weigher:
         """The model that `header` tells of, with the tensors of its network."""
-        network = ScaleNetwork(NetworkSettings(**header["network"]))
+        network = ScaleNetwork(NetworkSettings(**header["network"])).eval()
         network.load_state_dict(tensors)
         quantizer = None if header["quantizer"] is None else Quantizer.from_dict(header["quantizer"])
         return cls(network, WeighingTask.from_dict(header["task"]), quantizer, header["about"])

@@ -51,6 +51,8 @@ class LibraDQN(DQN):
         easy_drop: share of the transitions with an error of at most one tick (an interval; a hundredth of a person when
             counts are weighed) that are not stored.
         loss: `l1`, `huber` or `mse`.
+        quantile: with `l1`, which quantile of a patch's possible counts to aim at instead of the median. A photo's
+            count is a sum over patches and so wants their means, which lie above the medians.
         double: choose the next action with the online network and value it with the target network.
         mask_target: leave illegal actions out of the target's maximum.
         backup: learn from the action `taken`, or from `all` actions of each stored situation; the task is exact, so
@@ -88,6 +90,7 @@ class LibraDQN(DQN):
         epsilon_step: float = 0.05,
         easy_drop: float = 0.5,
         loss: Loss = "l1",
+        quantile: float = 0.5,
         double: bool = False,
         mask_target: bool = True,
         backup: Literal["taken", "all"] = "taken",
@@ -110,12 +113,17 @@ class LibraDQN(DQN):
     ) -> None:
         if loss not in LOSSES:
             raise LibraError(f"loss is {loss!r}, but it must be one of: {', '.join(LOSSES)}.")
+        if not 0.0 < quantile < 1.0:
+            raise LibraError(f"quantile is {quantile}, but it must lie between 0 and 1.")
+        if quantile != 0.5 and loss != "l1":
+            raise LibraError(f"quantile is {quantile}, but only the loss l1 has quantiles, not {loss!r}.")
         if backup not in ("taken", "all"):
             raise LibraError(f"backup is {backup!r}, but it must be 'taken' or 'all'.")
         self.update_every = update_every
         self.epsilon_step = epsilon_step
         self.easy_drop = easy_drop
         self.loss = loss
+        self.quantile = quantile
         self.double = double
         self.mask_target = mask_target
         self.backup = backup
@@ -207,6 +215,7 @@ class LibraDQN(DQN):
             backup=self.backup,
             average=self.average,
             max_grad_norm=self.max_grad_norm,
+            quantile=self.quantile,
         )
 
     def weigher(self, about: Mapping[str, Any] | None = None) -> Weigher:

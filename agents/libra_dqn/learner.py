@@ -44,6 +44,7 @@ class LearnerSettings:
     backup: Literal["taken", "all"]
     average: float
     max_grad_norm: float
+    quantile: float
 
 
 class BlockReport(NamedTuple):
@@ -96,6 +97,7 @@ class Learner:
         self.updates = 0
         self.summary: EpochSummary = EpochSummary(0, self.epsilon, math.nan, math.nan, math.nan, math.nan)
         self._order: Tensor | None = None
+        self._direction = torch.tensor([*task.pool, 0], device=self.device).sign()
         self._tally = torch.zeros(5, dtype=torch.float64, device=self.device)  # loss, updates, return, steps, exact
 
     @property
@@ -234,20 +236,26 @@ class Learner:
     def _loss(self, batch: Transitions, features: Tensor) -> Tensor:
         """How far the network is from the returns that follow the batch's situations (Eq. 16)."""
         backups = self._all_backups if self.settings.backup == "all" else self._taken_backups
-        return self.loss(*backups(batch, features))
+        predicted, wanted, action = backups(batch, features)
+        if self.settings.quantile == 0.5:
+            return self.loss(predicted, wanted)
+        # Of a weight that is put on, the reward grows with the truth; of one that is taken off, it falls.
+        above = 0.5 + (self.settings.quantile - 0.5) * self._direction[action]
+        difference = wanted - predicted
+        return 2.0 * (torch.where(difference > 0, above, 1.0 - above) * difference.abs()).mean()
 
-    def _taken_backups(self, batch: Transitions, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Predicted and wanted Q of the action that was taken."""
+    def _taken_backups(self, batch: Transitions, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Predicted and wanted Q of the action that was taken, and that action."""
         after, reward, ended = self.rules.outcome(self.truth[batch.patch], batch.value, batch.action, batch.step)
         history = batch.history.clone()
         history.scatter_(1, batch.step[:, None], (batch.action + 1).to(torch.uint8)[:, None])
         following = self._best_next(features, history, after)
         wanted = torch.where(ended, reward, reward + self.settings.gamma * following)
         q = self.online(features, self.task.encode(batch.history))
-        return q.gather(1, batch.action[:, None]).squeeze(1), wanted
+        return q.gather(1, batch.action[:, None]).squeeze(1), wanted, batch.action
 
-    def _all_backups(self, batch: Transitions, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Predicted and wanted Q of every legal action in the stored situations."""
+    def _all_backups(self, batch: Transitions, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Predicted and wanted Q of every legal action in the stored situations, and these actions."""
         actions = torch.arange(self.task.num_actions, device=self.device)
         legal = self.rules.legal(batch.value)
         row, action = legal.nonzero(as_tuple=True)
@@ -260,7 +268,7 @@ class Learner:
             on = (~ended).nonzero().squeeze(1)
             wanted[on] += self.settings.gamma * self._best_next(features, history[on], after[on], row[on])
         q = self.online(features, self.task.encode(batch.history))
-        return q[row, action], wanted
+        return q[row, action], wanted, action
 
     @torch.no_grad()
     def _best_next(self, features: Tensor, history: Tensor, value: Tensor, row: Tensor | None = None) -> Tensor:

@@ -86,7 +86,7 @@ def _maps(counted: CountedBank, image: Failure, photo_of: PhotoOf, before: str =
         counted.bank.counts[patches].cpu().numpy().reshape(shape),
         counted.people[patches].reshape(shape),
         (image.people, image.count),
-        f"{before}{place.name}, error {image.error:+,.0f}{share}",
+        f"{before}{place.name}, error {image.error:+,.1f}{share}",
     )
 
 

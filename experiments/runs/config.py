@@ -20,6 +20,21 @@ from libra_gym.network import NetworkSettings
 from libra_gym.quantizer import Quantizer
 
 
+def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
+    """The settings in a `config.json`, which must be just the fields of the dataclass `cls`."""
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LibraError(
+            f"{str(path.parent)!r} is no {what}: its {path.name} cannot be read ({error.strerror})."
+        ) from None
+    except ValueError as error:
+        raise LibraError(f"{str(path)!r} is damaged ({error}); start the {what} anew.") from None
+    if not isinstance(settings, dict) or settings.keys() != {field.name for field in fields(cls)}:
+        raise LibraError(f"{str(path)!r} is not the configuration of a {what} of this version of libra-gym.")
+    return settings
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """All settings of a run, as they stand in its `config.json`."""
@@ -63,18 +78,7 @@ class RunConfig:
     @classmethod
     def load(cls, path: Path) -> RunConfig:
         """Read a `config.json`."""
-        try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise LibraError(
-                f"{str(path.parent)!r} is no run: its {path.name} cannot be read ({error.strerror})."
-            ) from None
-        except ValueError as error:
-            raise LibraError(f"{str(path)!r} is damaged ({error}); start the training anew.") from None
-        known = {field.name for field in fields(cls)}
-        if not isinstance(settings, dict) or settings.keys() != known:
-            raise LibraError(f"{str(path)!r} is not the configuration of a run of this version of libra-gym.")
-        return cls(**settings)
+        return cls(**read_config(path, cls, "run"))
 
     def open_bank(self) -> tuple[FeatureBank, FeatureBank]:
         """The training and the validation bank, after a check that they are still the same."""

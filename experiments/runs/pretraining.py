@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from agents.callbacks import figures
 from agents.pretraining import Pretrainer, PretrainSettings
 from agents.pretraining.settings import Readout
 from experiments.runs.checkpoint import Checkpoint
+from experiments.runs.config import read_config
 from experiments.runs.directory import RunDirectory
 from experiments.runs.display import Display
 from experiments.runs.training import Interrupt, Trained
@@ -58,17 +58,7 @@ class PretrainConfig:
     @classmethod
     def load(cls, path: Path) -> PretrainConfig:
         """Read a `config.json`."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise LibraError(
-                f"{str(path.parent)!r} is no pre-training: its {path.name} cannot be read ({error.strerror})."
-            ) from None
-        except ValueError as error:
-            raise LibraError(f"{str(path)!r} is damaged ({error}); start the pre-training anew.") from None
-        if not isinstance(content, dict) or content.keys() != {field.name for field in fields(cls)}:
-            raise LibraError(f"{str(path)!r} is not the configuration of a pre-training of this version of libra-gym.")
-        return cls(**content)
+        return cls(**read_config(path, cls, "pre-training"))
 
 
 def new_wandb_id() -> str:

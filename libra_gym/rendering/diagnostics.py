@@ -39,9 +39,10 @@ def actions_figure(actions: Ints, optimal: Ints, pool_labels: Sequence[str]) -> 
 
     patches, steps = actions.shape
     number = len(pool_labels)
-    cols = min(4, steps)
+    panel = 0.25 * number + 0.7
+    cols = max(1, min(4, steps, int(13 / panel)))
     rows = math.ceil(steps / cols)
-    size = (max(cols * (0.25 * number + 0.7), 7.0), rows * 2.3 + 0.9)
+    size = (max(cols * panel, 9.0), rows * 2.3 + 0.9)
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     figure.suptitle(f"Actions at each step, as shares of the patches on the scale ({patches:,} patches)", fontsize=12)
     axes = figure.subplots(rows, cols, squeeze=False, sharey=True)
@@ -281,7 +282,7 @@ def _plot_reliability(ax: Axes, q: Floats, returns: Floats) -> None:
     ax.set_ylabel("discounted rewards that followed, mean")
     ax.grid(color="0.92")
     ax.set_axisbelow(True)
-    ax.legend(loc="upper left", fontsize=9, framealpha=0.9)
+    ax.legend(loc="best", fontsize=9, framealpha=0.9)
     _bare(ax)
 
 

@@ -32,7 +32,7 @@ def test_all_backups_are_the_tasks_own_rewards_and_next_values(shape, gamma):
     learner.learn_block()
     batch = learner.replay.sample(30, learner.generator)
     features = learner.bank.gather(batch.patch)
-    _, wanted = learner._all_backups(batch, features)
+    _, wanted, _ = learner._all_backups(batch, features)
     truth = (learner.bank.counts.double() / task.tick).numpy()[batch.patch]
     assert not np.array_equal(truth, truth.round())
     value, step = batch.value.numpy(), batch.step.numpy()

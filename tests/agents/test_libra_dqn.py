@@ -11,7 +11,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from agents import make_vec_env
 from agents.libra_dqn import IndexReplay, LibraDQN, Transitions
 from agents.vec_env import WeighingVecEnv
-from libra_gym.bank import load_bank
+from libra_gym.bank import BankImage, FeatureBank, load_bank
 from libra_gym.envs import WeighingVectorEnv
 from libra_gym.errors import LibraError
 from libra_gym.evaluation import weigh
@@ -136,7 +136,7 @@ def test_eq_16_the_target_of_a_taken_action():
     model.learn_epochs(1)
     batch = learner.replay.sample(40, learner.generator)
     features = learner.bank.gather(batch.patch)
-    predicted, wanted = learner._taken_backups(batch, features)
+    predicted, wanted, _ = learner._taken_backups(batch, features)
     for i in range(40):
         patch, value, step, action = (int(column[i]) for column in (batch.patch, batch.value, batch.step, batch.action))
         truth = int(learner.truth[patch])
@@ -162,8 +162,8 @@ def test_all_backups_hold_the_taken_one(double):
     learner = model.learner
     batch = learner.replay.sample(60, learner.generator)
     features = learner.bank.gather(batch.patch)
-    predicted, wanted = learner._taken_backups(batch, features)
-    all_predicted, all_wanted = learner._all_backups(batch, features)
+    predicted, wanted, _ = learner._taken_backups(batch, features)
+    all_predicted, all_wanted, _ = learner._all_backups(batch, features)
     legal = learner.task.legal(batch.value)
     row, action = legal.nonzero(as_tuple=True)
     taken = action == batch.action[row]
@@ -379,9 +379,27 @@ def test_a_continuous_scale_can_be_learnt_too():
     assert env.task == WeighingTask.counts(float(env.bank.counts.max()))
 
 
-@pytest.mark.parametrize("settings", [{"loss": "l3"}, {"backup": "some"}])
+@pytest.mark.parametrize(("quantile", "backup"), [(0.25, "all"), (0.5, "all"), (0.75, "all"), (0.75, "taken")])
+def test_an_agent_that_cannot_tell_patches_apart_weighs_the_quantile(quantile, backup):
+    """Every patch looks alike, so that the least loss is at the quantile of all counts."""
+    counts = np.random.default_rng(0).lognormal(0.5, 0.8, 300).astype(np.float32)
+    bank = FeatureBank(
+        "alike", torch.zeros(300, 4), torch.from_numpy(counts), (BankImage("a", "train", 15, 20, (480, 640), 1.0),)
+    )
+    env = scales(bank, num_envs=100, split=None, rewards={"shape": "error"})
+    exploring = {"epsilon_start": 0.5, "epsilon_end": 0.5, "easy_drop": 0.0, "buffer_size": 20_000}
+    learning = {"learning_rate": 3e-3, "final_learning_rate": 0.0, "batch_size": 64, "gamma": 0.0, "update_every": 20}
+    model = agent(env, quantile=quantile, backup=backup, **exploring, **learning)
+    model.learn_epochs(10)
+    weighed = model.weigher().evaluate(bank).records[0].count / len(bank)
+    assert abs((counts < weighed).mean() - quantile) < 0.1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"loss": "l3"}, {"backup": "some"}, {"quantile": 1.5}, {"loss": "mse", "quantile": 0.6}]
+)
 def test_bad_settings_are_named(settings):
-    with pytest.raises(LibraError, match=next(iter(settings.values()))):
+    with pytest.raises(LibraError, match=str(next(iter(settings.values())))):
         agent(**settings)
 
 

@@ -133,3 +133,15 @@ def test_mistakes_are_named(root, tmp_path, whole):
     assert "leave out --seed" in libra("pretrain", "--resume", whole, "--seed", "1", status=2)
     assert "is no pre-training" in libra("pretrain", "--resume", tmp_path / "nowhere", status=2)
     assert "no device 'tpu'" in libra(*begin(root, tmp_path / "c"), "--device", "tpu", status=2)
+
+
+@pytest.mark.slow
+def test_two_processes_share_an_epoch(root, tmp_path):
+    """Of 10 photos in batches of 4, each process takes two batches instead of three."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "experiments.cli"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*launch, *begin(root, tmp_path / "run"), "--epochs", "1"], env=environment, check=True, capture_output=True
+    )
+    assert [row["train/updates"] for row in rows(tmp_path / "run")] == ["0", "2"]
+    assert (tmp_path / "run" / "best.safetensors").exists()
