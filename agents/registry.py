@@ -1,8 +1,8 @@
 """The algorithm table: which class a name stands for, and the recipes it is trained by.
 
-A recipe is a YAML file of presets in `agents/recipes`. A preset's `epochs`, `num_envs` and `env` belong to the run; the
-rest are arguments of the algorithm, so that whatever its constructor takes can be set. An algorithm that is not in the
-table is named as `package.module:Class` and needs no registration.
+A recipe is a YAML file of presets in `agents/recipes`. A preset's `epochs`, `weighings`, `num_envs` and `env` belong to
+the run; the rest are arguments of the algorithm, so that whatever its constructor takes can be set. An algorithm that
+is not in the table is named as `package.module:Class` and needs no registration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from libra_gym.errors import LibraError
 Kind: TypeAlias = Literal["libra", "sb3", "head"]
 """`libra` has its own loop on the bank, `sb3` learns by SB3's `learn`, and `head` is a one-step counter, no agent."""
 
-RUN_SETTINGS = ("epochs", "num_envs", "env")
+RUN_SETTINGS = ("epochs", "weighings", "num_envs", "env")
 """The keys of a preset that are not arguments of the algorithm."""
 
 _GIVEN = {"self", "policy", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}

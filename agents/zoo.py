@@ -47,10 +47,11 @@ def recipe(algorithm: Algorithm, preset: str = "default") -> dict[str, Any]:
     """
     settings = dict(algorithm.presets()[preset])
     epoch = STEPS_PER_PATCH * len(load_bank("demo").split("train"))
+    least = settings.pop("weighings", 0) * STEPS_PER_PATCH
     if settings.pop("final_learning_rate", None) == 0.0:
         settings["learning_rate"] = f"lin_{settings['learning_rate']}"
     translated = {
-        "n_timesteps": settings.pop("epochs") * epoch,
+        "n_timesteps": max(settings.pop("epochs") * epoch, least),
         "n_envs": settings.pop("num_envs"),
         "env_kwargs": {"split": "train", "order": "shuffled", **settings.pop("env", {})},
         "policy": algorithm.policy,

@@ -111,7 +111,7 @@ def plan(
     training = opened.split(train_split)
     opened.split(validation_split)  # there must be one to choose the model by
     training = training.with_quantizer(fit_quantizer(training))
-    asked = settings.pop("epochs")
+    asked = _epochs(settings.pop("epochs"), settings.pop("weighings", None), len(training))
     num_envs, env = settings.pop("num_envs", 0), settings.pop("env", None) or {}
     if algorithm.kind == "libra":
         settings["policy_kwargs"] = _with_network(settings.get("policy_kwargs") or {})
@@ -138,6 +138,11 @@ def plan(
     if not isinstance(config.epochs, int) or config.epochs < 1:
         raise LibraError(f"epochs is {config.epochs}, but a run needs at least 1.")
     return config
+
+
+def _epochs(epochs: int, weighings: int | None, patches: int) -> int:
+    """A preset's epochs; more where the bank is so small that they would be fewer than its `weighings`."""
+    return epochs if weighings is None else max(epochs, round(weighings / patches))
 
 
 def fit_quantizer(training: FeatureBank) -> Quantizer:

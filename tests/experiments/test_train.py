@@ -29,7 +29,7 @@ from agents.libra_dqn.learner import Learner
 from agents.registry import ALGORITHMS, find_algorithm, parse_changes
 from experiments.cli import app
 from experiments.runs.checkpoint import Checkpoint
-from experiments.runs.config import fit_quantizer
+from experiments.runs.config import fit_quantizer, plan
 from libra_gym import LibraError, Quantizer, load_bank
 from libra_gym.backbones import load_backbone
 from libra_gym.weigher import Weigher
@@ -291,6 +291,13 @@ def test_the_preset_paper_is_the_constructor_with_plain_sgd():
 def test_every_preset_fits_its_algorithm(name):
     for preset in find_algorithm(name).presets():
         assert ALGORITHMS[name].preset(preset)["epochs"] > 0
+
+
+@pytest.mark.parametrize(("weighings", "epochs"), [(100, 2), (288 * 5, 5), (None, 2)])
+def test_a_small_bank_is_gone_through_more_often(bank, weighings, epochs):
+    """288 training patches, and a preset of two epochs."""
+    assert plan(str(bank), changes={"epochs": 2, "weighings": weighings}).epochs == epochs
+    assert plan(str(bank), changes={"weighings": weighings}, epochs=3).epochs == 3
 
 
 def test_a_setting_is_read_as_it_is_meant():
