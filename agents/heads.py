@@ -38,11 +38,17 @@ class HeadSettings:
     batch_size: int = 512
     epochs: int = 20
     dropout: float = 0.0
+    quantile: float = 0.5
+    """Which quantile of the possible counts a regressor learns, by a tilted L1 loss; the median is plain L1."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in ("classification", "regression"):
             raise LibraError(f"A head's kind is 'classification' or 'regression', not {self.kind!r}.")
+        if not 0.0 < self.quantile < 1.0:
+            raise LibraError(f"A head's quantile lies between 0 and 1, but it is {self.quantile}.")
+        if self.quantile != 0.5 and self.kind == "classification":
+            raise LibraError(f"A head's quantile is {self.quantile}, but only a regressor has one.")
         object.__setattr__(self, "hidden", tuple(self.hidden))
 
 
@@ -68,11 +74,13 @@ class Head(nn.Module):
         return self.layers((features - self.mean) * self.scale)
 
     def loss(self, features: Tensor, counts: Tensor, intervals: Tensor) -> Tensor:
-        """Cross-entropy of the intervals, or the L1 error of the counts."""
+        """Cross-entropy of the intervals, or the (tilted) L1 error of the counts."""
         out = self(features)
         if self.settings.kind == "classification":
             return F.cross_entropy(out, intervals)
-        return F.l1_loss(out.squeeze(1), counts)
+        difference = counts - out.squeeze(1)
+        above = self.settings.quantile
+        return 2.0 * torch.where(difference > 0, above * difference, (above - 1.0) * difference).mean()
 
     @torch.inference_mode()
     def count(

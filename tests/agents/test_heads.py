@@ -1,5 +1,7 @@
 """One-step heads, the yardsticks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,16 @@ def test_counts_are_never_negative(small_bank):
     assert (counts >= 0).all()
 
 
+@pytest.mark.parametrize("quantile", [0.3, 0.5, 0.8])
+def test_a_regressor_that_cannot_tell_patches_apart_gives_the_quantile(small_bank, quantile):
+    blind = replace(small_bank, features=torch.zeros(len(small_bank), 4))
+    settings = HeadSettings("regression", quantile=quantile, epochs=300, learning_rate=0.05)
+    trainer = HeadTrainer(blind, settings)
+    list(trainer.epochs())
+    said = float(trainer.head.count(blind)[0][0])
+    assert abs(float((small_bank.counts < said).float().mean()) - quantile) < 0.1
+
+
 def test_same_seed_same_head(small_bank):
     first, second = (HeadTrainer(small_bank, HeadSettings(epochs=2, seed=3)) for _ in range(2))
     assert list(first.epochs()) == list(second.epochs())
@@ -54,5 +66,9 @@ def test_saving_and_loading(small_bank, tmp_path):
 def test_bad_kinds_and_files_are_named(tmp_path):
     with pytest.raises(LibraError, match="guess"):
         HeadSettings(kind="guess")
+    with pytest.raises(LibraError, match="between 0 and 1"):
+        HeadSettings(kind="regression", quantile=1.0)
+    with pytest.raises(LibraError, match="only a regressor"):
+        HeadSettings(quantile=0.6)
     with pytest.raises(LibraError, match="missing"):
         Head.load(tmp_path / "missing.safetensors")
