@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 
-from agents.pretraining.looks import Crop, Scene, make_look, padded_pixels
+from agents.pretraining.looks import Crop, Look, Scene, make_look, padded_pixels
 from agents.pretraining.network import METHODS, BlockClassifier, PatchCounter, cut, fill_head
 from agents.pretraining.settings import PretrainSettings, Readout
 from agents.pretraining.stem import StemCache, Where
@@ -228,7 +228,7 @@ class Pretrainer:
         device = self.accelerator.device
         counts: dict[Readout, list[Tensor]] = {readout: [] for readout in self.readouts}
         for scene in self.validation:
-            out = counter(self.cache.whole(scene, make_look(scene.size, self.settings, 0, _UNUSED))[None].to(device))
+            out = counter(self.cache.whole(scene, Look(full(scene.size)))[None].to(device))
             for readout in self.readouts:
                 counts[readout].append(counter.head.read(out, readout).flatten().cpu())
         bank = self._validation_bank()
@@ -277,10 +277,6 @@ class Pretrainer:
         }
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         write_whole(path, save(plain, metadata={FORMAT: json.dumps(header)}))
-
-
-_UNUSED = np.random.default_rng(0)
-"""The first look at a photo draws nothing."""
 
 
 def _keys(trunk: nn.Sequential, backbone: Backbone) -> list[str]:

@@ -220,7 +220,8 @@ class Planner:
         epochs = recipe.epochs
         if self.request.budget == "small":
             epochs = SMALL_EPOCHS.get(algorithm.kind, 1)
-        resolved["epochs"] = epochs or resolved["epochs"]
+        if epochs is not None:  # as with --epochs, however small the bank is
+            resolved |= {"epochs": epochs, "weighings": None}
         job = Job(
             "train",
             f"{recipe.algo} {_changes(recipe)}on {eyes.name}, {dataset} {splits.train}, seed {seed}",

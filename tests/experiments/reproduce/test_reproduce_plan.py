@@ -136,7 +136,8 @@ def test_a_small_budget_trains_less_and_is_another_job(root, tmp_path):
     ((full,),) = make_planner(root, tmp_path / "out").runs(LIBRA)
     ((small,),) = make_planner(root, tmp_path / "out", budget="small").runs(LIBRA)
     assert small.needs[0].settings["settings"]["epochs"] == 1
-    assert full.needs[0].settings["settings"]["epochs"] > 1
+    assert full.needs[0].settings["settings"]["weighings"] > 1
+    assert small.needs[0].settings["settings"]["weighings"] is None
     assert small.key != full.key
 
 
