@@ -17,7 +17,7 @@ from libra_gym.datasets.inspection import SplitReport, inspect
 from libra_gym.errors import LibraError
 from libra_gym.quantizer import Quantizer
 
-app = typer.Typer(help="Look through data sets.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Look through data sets.", no_args_is_help=True)
 
 DatasetOption = Annotated[str, typer.Option(help=f"One of {', '.join(DATASETS)}.")]
 RootOption = Annotated[Path | None, typer.Option(help="The directory of the data set.")]

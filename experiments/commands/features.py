@@ -22,7 +22,9 @@ from libra_gym.datasets import DATASETS, open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.features import Manifest, build_features, open_features, verify_features
 
-app = typer.Typer(help="Make a feature cache, go on with one, or check one.", invoke_without_command=True)
+app = typer.Typer(
+    add_completion=False, help="Make a feature cache, go on with one, or check one.", invoke_without_command=True
+)
 console = Console()
 
 

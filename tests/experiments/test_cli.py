@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from experiments.cli import load_command
+
 COMMANDS = (
     *("data", "features", "pretrain", "train", "evaluate", "compare", "reproduce"),
     *("count", "release", "show", "gallery", "figures", "bench", "demo"),
@@ -24,6 +26,21 @@ def test_help_lists_every_command(tmp_path):
     assert shown.returncode == 0
     listed = re.findall(r"^\W ([a-z]+) ", shown.stdout.partition("Commands")[2], re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
+
+
+def test_every_command_is_there_with_its_options():
+    for name in COMMANDS:
+        command = load_command(name)
+        assert command.name == name
+        assert command.params or command.commands
+
+
+def test_help_imports_no_command_and_a_slip_is_understood(tmp_path):
+    asked = "from experiments.cli import app; app(['--help'], standalone_mode=False)"
+    code = f"import sys; {asked}; print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert shown.stdout.strip().endswith("False")
+    assert "Did you mean 'train'" in libra("trian", cwd=tmp_path).stderr
 
 
 @pytest.mark.parametrize(

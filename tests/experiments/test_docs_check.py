@@ -186,7 +186,7 @@ def faults(words):
 
 def below(command):
     """The commands of a group by name; of a command, none."""
-    return getattr(command, "commands", {})
+    return {name: command.get_command(None, name) for name in getattr(command, "commands", {})}
 
 
 def options(command):
