@@ -7,7 +7,7 @@ where in which image each patch lies. It is all that the reinforcement-learning 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -64,6 +64,12 @@ class BankImage:
         return self.rows * self.cols
 
 
+def training_quantizer(counts: np.ndarray, images: Sequence[BankImage]) -> Quantizer:
+    """Intervals fitted to the training images, where there are any, so that nothing of the others shows in them."""
+    training = np.repeat([image.split.endswith("train") for image in images], [image.patches for image in images])
+    return Quantizer.fit_log(counts[training] if training.any() else counts, readout="mean")
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureBank:
     """Features, counts and places of patches, image after image, row-major within each.
@@ -76,6 +82,8 @@ class FeatureBank:
         quantizer: counts ⇄ intervals. When absent it is fitted to `counts` (the appendix's binning, bin means).
         points: head dots per image, if they are known, so that counts can be derived anew with another kernel.
         meta: how the bank was made; plain JSON types.
+        divide: for a bank that can be divided in several ways, as for cross-validation: from a split's name and the
+            images' names to the split of each, or None.
     """
 
     name: str
@@ -85,6 +93,7 @@ class FeatureBank:
     quantizer: Quantizer = None  # type: ignore[assignment]  # filled below
     points: tuple[np.ndarray, ...] | None = None
     meta: dict[str, Any] = field(default_factory=dict)
+    divide: Callable[[str, Sequence[str]], list[str] | None] | None = None
 
     def __post_init__(self) -> None:
         patches = sum(image.patches for image in self.images)
@@ -182,13 +191,28 @@ class FeatureBank:
     # ------------------------------------------------------------------------------------------------- variants
 
     def split(self, name: str) -> FeatureBank:
-        """The images of one split (or of several joined by `+`), with this bank's quantizer."""
+        """The images of one split (or of several joined by `+`), with this bank's quantizer.
+
+        Of a division such as the folds of UCF_CC_50, the quantizer is fitted to that division's training images.
+        """
         wanted = set(name.split("+"))
         keep = [i for i, image in enumerate(self.images) if image.split in wanted]
+        if not keep and (divided := self._divided(min(wanted))) is not None:
+            return divided.split(name)
         if not keep:
             there = ", ".join(sorted({image.split for image in self.images}))
             raise LibraError(f"Bank {self.name!r} has no split {name!r}; it has: {there}.")
         return self.select(keep)
+
+    def _divided(self, split: str) -> FeatureBank | None:
+        """This bank by the division that `split` is of, if that is another one."""
+        names = [image.name.partition("#")[0] for image in self.images]
+        parts = None if self.divide is None else self.divide(split, names)
+        if parts is None or split not in parts:
+            return None
+        images = tuple(replace(image, split=part) for image, part in zip(self.images, parts))
+        quantizer = training_quantizer(self.counts.cpu().numpy(), images)
+        return replace(self, images=images, quantizer=quantizer, divide=None)
 
     def select(self, images: Iterable[int]) -> FeatureBank:
         """Some images of this bank, with this bank's quantizer. Features are copied unless nothing is left out."""

@@ -48,6 +48,8 @@ class LibraDQN(DQN):
         gamma: the discount.
         update_every: transitions stored per update.
         epsilon_start, epsilon_end, epsilon_step: ε of an epoch; one coin is thrown per patch and step.
+        syncs: how often in an epoch the target network is synced, the epoch's start included. The value of the last of
+            eight steps needs eight of them to reach the first.
         easy_drop: share of the transitions with an error of at most one tick (an interval; a hundredth of a person when
             counts are weighed) that are not stored.
         loss: `l1`, `huber` or `mse`.
@@ -88,6 +90,7 @@ class LibraDQN(DQN):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.1,
         epsilon_step: float = 0.05,
+        syncs: int = 1,
         easy_drop: float = 0.5,
         loss: Loss = "l1",
         quantile: float = 0.5,
@@ -117,10 +120,13 @@ class LibraDQN(DQN):
             raise LibraError(f"quantile is {quantile}, but it must lie between 0 and 1.")
         if quantile != 0.5 and loss != "l1":
             raise LibraError(f"quantile is {quantile}, but only the loss l1 has quantiles, not {loss!r}.")
+        if syncs < 1:
+            raise LibraError(f"syncs is {syncs}, but the target network must be synced at least once an epoch.")
         if backup not in ("taken", "all"):
             raise LibraError(f"backup is {backup!r}, but it must be 'taken' or 'all'.")
         self.update_every = update_every
         self.epsilon_step = epsilon_step
+        self.syncs = syncs
         self.easy_drop = easy_drop
         self.loss = loss
         self.quantile = quantile
@@ -209,6 +215,7 @@ class LibraDQN(DQN):
             epsilon_start=self.exploration_initial_eps,
             epsilon_end=self.exploration_final_eps,
             epsilon_step=self.epsilon_step,
+            syncs=self.syncs,
             easy_drop=self.easy_drop,
             double=self.double,
             mask_target=self.mask_target,

@@ -38,6 +38,7 @@ class LearnerSettings:
     epsilon_start: float
     epsilon_end: float
     epsilon_step: float
+    syncs: int
     easy_drop: float
     double: bool
     mask_target: bool
@@ -128,7 +129,7 @@ class Learner:
 
     def learn_block(self) -> BlockReport:
         """Weigh the next block of patches of the epoch, and make the updates that it pays for."""
-        if self.cursor == 0:
+        if self._sync_is_due():
             self.target.load_state_dict(self.online.state_dict())
         if self._order is None:
             shuffle = torch.Generator().manual_seed(hash((self.seed, self.epoch)) % 2**63)
@@ -148,6 +149,12 @@ class Learner:
         if done:
             self._finish_epoch()
         return BlockReport(taken, done)
+
+    def _sync_is_due(self) -> bool:
+        """Whether the next block begins a part of the epoch; there are as many parts as syncs."""
+        cursors = (self.cursor - self.settings.block, self.cursor)
+        before, now = (cursor * self.settings.syncs // len(self.bank) for cursor in cursors)
+        return now > before
 
     def _finish_epoch(self) -> None:
         _, _, total, steps, exact = self._tally.tolist()
@@ -198,14 +205,15 @@ class Learner:
 
     def _act(self, embedded: Tensor, history: Tensor, truth: Tensor, value: Tensor) -> Tensor:
         """The next action of each patch; the agent does not look at the truth."""
-        return self._choose(self.online.q(embedded, self.task.encode(history)), self.rules.legal(value))
-
-    def _choose(self, q: Tensor, legal: Tensor) -> Tensor:
-        """The best legal action, or with probability ε, one coin per patch, any legal one."""
-        greedy = q.masked_fill(~legal, -torch.inf).argmax(1)
-        coin = torch.rand(len(q), generator=self.generator, device=self.device) < self.epsilon
-        lot = torch.rand(q.shape, generator=self.generator, device=self.device)
-        return torch.where(coin, lot.masked_fill(~legal, -1.0).argmax(1), greedy)
+        legal = self.rules.legal(value)
+        lot = torch.rand(legal.shape, generator=self.generator, device=self.device)
+        action = lot.masked_fill(~legal, -1.0).argmax(1)
+        coin = torch.rand(len(value), generator=self.generator, device=self.device)
+        greedy = (coin >= self.epsilon).nonzero().squeeze(1)  # one coin per patch; only these ask the network
+        if len(greedy):
+            q = self.online.q(embedded[greedy], self.task.encode(history[greedy]))
+            action[greedy] = q.masked_fill(~legal[greedy], -torch.inf).argmax(1)
+        return action
 
     def _keep(self, error: Tensor) -> Tensor | None:
         """Which transitions to store: some of those that are nearly balanced already are dropped."""

@@ -21,7 +21,8 @@ from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher
 
 BLOCK = 512
-SB3_SIZES = (128, 512, 2048)
+SB3_SIZES = (100, 500, 2000)
+"""Multiples of a hundred, so that one update per hundred transitions is what SB3's settings give."""
 TRANSITIONS = 12_000
 
 
@@ -67,8 +68,8 @@ def _stock_dqn(number: int) -> float:
         learning_starts=0,
         batch_size=128,
         gamma=0.9,
-        train_freq=max(100 // number, 1),
-        gradient_steps=max(round(max(100 // number, 1) * number / 100), 1),
+        train_freq=1,
+        gradient_steps=number // 100,
         exploration_initial_eps=0.5,
         exploration_final_eps=0.5,
         target_update_interval=10**9,

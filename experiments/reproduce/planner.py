@@ -23,6 +23,8 @@ Budget: TypeAlias = Literal["small", "full"]
 FOLDS = {"ucf_cc_50": 5}
 """Data sets that are judged by cross-validation."""
 
+ROLES = ("train", "validation", "test")
+
 SMALL_EPOCHS = {"head": 3, "pretrain": 2}
 """Epochs of a small budget; every agent has one."""
 
@@ -63,11 +65,18 @@ class Splits:
     train: str
     validation: str
     judged: str
+    folded: bool = False
+    """Whether the photos are divided in other ways too; then one bank of all of them serves every division."""
 
     @property
     def learning(self) -> str:
-        """The splits of the bank to learn from."""
+        """The photos that a model may see."""
         return f"{self.train}+{self.validation}"
+
+    @property
+    def bank(self) -> str:
+        """The photos of the bank to learn from."""
+        return "all" if self.folded else self.learning
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,7 @@ class Planner:
     def splits(self, name: str) -> list[Splits]:
         """The splits of a data set, one entry for each fold of cross-validation."""
         if name in FOLDS:
-            return [Splits(f"fold{k}-train", f"fold{k}-validation", f"fold{k}-test") for k in range(1, FOLDS[name] + 1)]
+            return [Splits(*(f"fold{k}-{role}" for role in ROLES), folded=True) for k in range(1, FOLDS[name] + 1)]
         return [Splits("train", "validation", self.judged(name))]
 
     def judged(self, name: str) -> str:
@@ -214,7 +223,7 @@ class Planner:
 
     def train(self, dataset: str, splits: Splits, eyes: Eyes, recipe: Recipe, seed: int) -> Job:
         """A head or an agent on the features of the training photos."""
-        bank = self.features(dataset, splits.learning, eyes)
+        bank = self.features(dataset, splits.bank, eyes)
         algorithm = find_algorithm(recipe.algo)
         resolved = json.loads(_resolved(recipe.algo, recipe.preset, json.dumps(dict(recipe.changes))))
         epochs = recipe.epochs
@@ -288,7 +297,7 @@ class Planner:
                 eyes = self.imagenet() if method is None else self.eyes(method, dataset, splits)
                 run = self.train(dataset, splits, eyes, recipe, seed)
                 where, judged = (dataset, splits.judged) if target is None else (target, self.judged(target))
-                own = where == dataset and judged == splits.validation
+                own = where == dataset and (splits.folded or judged == splits.validation)
                 bank = run.needs[0] if own else self.features(where, judged, eyes)
                 folds.append(self.evaluate(run, bank, where, judged))
             evaluations.append(tuple(folds))

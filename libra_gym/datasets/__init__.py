@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from libra_gym.datasets.base import CrowdDataset, Photo
 from libra_gym.datasets.images import read_image
@@ -38,6 +38,12 @@ def open_dataset(name: str, root: Path | str | None = None) -> CrowdDataset:
         raise LibraError(f"The data set {name!r} needs the directory its photos are in.")
     if root is not None and name != "synthetic" and not Path(root).is_dir():
         raise LibraError(f"The directory {root} of the data set {name!r} does not exist.")
-    module, _, cls = DATASETS[name].partition(":")
-    dataset: CrowdDataset = getattr(import_module(module), cls)(None if root is None else Path(root))
+    dataset: CrowdDataset = dataset_class(name)(None if root is None else Path(root))
     return dataset
+
+
+def dataset_class(name: str) -> type[Any]:
+    """The class of one of `DATASETS`."""
+    module, _, cls = DATASETS[name].partition(":")
+    found: type[Any] = getattr(import_module(module), cls)
+    return found

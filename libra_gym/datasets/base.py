@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -69,6 +69,14 @@ class CrowdDataset(ABC):
                 )
             found |= {photo.name: photo for photo in photos}
         return list(found.values())
+
+    @classmethod
+    def divide(cls, split: str, names: Sequence[str]) -> list[str] | None:
+        """The split of each of these photos in the division that `split` is of; None if `split` is of no other's parts.
+
+        Only for data sets that are divided in several ways, as for cross-validation.
+        """
+        return None
 
     def present(self) -> list[str]:
         """The splits of which there are photos on disk."""

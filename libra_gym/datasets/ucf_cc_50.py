@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -48,13 +48,19 @@ class UCFCC50(ReleasedDataset):
         photos = self._listed["all"]
         if split == "all":
             return list(photos.values())
-        fold, _, role = split.removeprefix("fold").partition("-")
-        tested = {str(number) for number in FOLDS[int(fold) - 1]}
-        if role == "test":
-            return [photo for number, photo in photos.items() if number in tested]
-        rest = [number for number in photos if number not in tested]
-        validation = held_out(rest)
-        return [photos[number] for number in rest if (number in validation) == (role == "validation")]
+        divided = self.divide(split, list(photos)) or []
+        return [photo for photo, part in zip(photos.values(), divided, strict=True) if part == split]
+
+    @classmethod
+    def divide(cls, split: str, names: Sequence[str]) -> list[str] | None:
+        """The photos by fold k, for a split ``fold{k}-…``."""
+        if split == "all" or split not in cls.splits:
+            return None
+        fold, _, _ = split.partition("-")
+        tested = {str(number) for number in FOLDS[int(fold.removeprefix("fold")) - 1]}
+        validation = held_out({name for name in names if name not in tested})
+        roles = ("test" if name in tested else "validation" if name in validation else "train" for name in names)
+        return [f"{fold}-{role}" for role in roles]
 
     @staticmethod
     def read_points(labels: Path) -> Points:

@@ -9,13 +9,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from libra_gym.bank import BankImage, FeatureBank
+from libra_gym.bank import BankImage, FeatureBank, training_quantizer
 from libra_gym.counts import HeadDensity, Kernel, Points
+from libra_gym.datasets import DATASETS, dataset_class
 from libra_gym.datasets.views import scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.manifest import Manifest, PhotoRecord, Shard, remake
 from libra_gym.features.storage import sha256
-from libra_gym.quantizer import Quantizer
 
 
 class ShardRows:
@@ -98,8 +98,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
                 if density is not None:
                     counts.append(view.integrate(density).ravel())
     people = np.concatenate(counts)
-    training = np.repeat([image.split.endswith("train") for image in images], [image.patches for image in images])
-    quantizer = Quantizer.fit_log(people[training] if training.any() else people, readout="mean")
+    quantizer = training_quantizer(people, images)
     recipe = manifest.recipe
     meta = {
         "dataset": recipe.dataset,
@@ -119,6 +118,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         quantizer,
         tuple(points),
         meta,
+        dataset_class(recipe.dataset).divide if recipe.dataset in DATASETS else None,
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from conftest import make_bank
 
 from libra_gym.bank import BankImage, FeatureBank, bank_names, load_bank, register_bank
+from libra_gym.datasets.ucf_cc_50 import FOLDS, UCFCC50
 from libra_gym.errors import LibraError
 from libra_gym.quantizer import Quantizer
 
@@ -166,3 +167,18 @@ def test_impossible_counts_are_refused(small_bank, count):
 def test_a_bank_with_no_patches_is_refused():
     with pytest.raises(LibraError, match="no patches"):
         FeatureBank("empty", torch.zeros(0, 4), torch.zeros(0), ())
+
+
+def test_a_bank_of_all_photos_is_divided_into_folds():
+    images = tuple(BankImage(str(k), "all", 1, 2, (32, 64), 1.0) for k in range(1, 51))
+    counts = torch.linspace(0.0, 3.0, 100)
+    bank = FeatureBank("all", torch.rand(100, 4), counts, images, divide=UCFCC50.divide)
+    train = bank.split("fold2-train")
+    rest = bank.split("fold2-validation+fold2-test")
+    assert (len(train.images), len(rest.images)) == (36, 14)
+    assert {image.split for image in rest.images} == {"fold2-validation", "fold2-test"}
+    assert {int(image.name) for image in bank.split("fold2-test").images} == set(FOLDS[1])
+    fitted = Quantizer.fit_log(train.counts.numpy(), readout="mean")
+    assert train.quantizer == fitted == rest.quantizer  # nothing of the test photos shows in the intervals
+    with pytest.raises(LibraError, match="no split 'fold9-train'"):
+        bank.split("fold9-train")
