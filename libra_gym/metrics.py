@@ -6,6 +6,8 @@ with report through the same arithmetic.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,12 +77,17 @@ class Score:
 
     def save_json(self, path: str | Path) -> None:
         """Write `to_dict` to a file."""
-        try:
-            Path(path).write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise LibraError(
-                f"{str(path)!r} cannot be written ({error.strerror}); name a file in a folder that exists."
-            ) from None
+        _write(path, json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
+
+    def save_csv(self, path: str | Path) -> None:
+        """Write a line per image: its name and split, the people there, the count and the image's own GAME 1 to 3."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["name", "split", "people", "count", *(f"game_{level}" for level in range(1, GAME_LEVELS))])
+        for record in self.records:
+            figures = (record.count, *record.game[1:])
+            writer.writerow([record.name, record.split, f"{record.people:g}", *(f"{figure:.2f}" for figure in figures)])
+        _write(path, text.getvalue())
 
     def table(self) -> Table:
         """The figures as a table for the terminal."""
@@ -190,3 +197,12 @@ def _count_dots(points: npt.NDArray[np.float32], size: tuple[int, int]) -> Float
     height, width = size
     column, row = np.clip(np.asarray(points, np.float64) * _PARTS / (width, height), 0, _PARTS - 1).astype(np.int64).T
     return np.bincount(row * _PARTS + column, minlength=_PARTS**2).reshape(_PARTS, _PARTS).astype(np.float64)
+
+
+def _write(path: str | Path, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LibraError(
+            f"{str(path)!r} cannot be written ({error.strerror}); name a file in a folder that exists."
+        ) from None

@@ -31,7 +31,9 @@ class ReadoutName(str, Enum):
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="The directory of a run (its best model), or a model file.")],
+    model: Annotated[
+        Path, typer.Argument(help="The directory of a run (its best model), a model file, 'dense' or 'street'.")
+    ],
     bank: Annotated[
         str | None, typer.Option(help="A feature directory, a bank file, or a name such as 'demo'.")
     ] = None,
@@ -45,22 +47,28 @@ def evaluate(
         ReadoutName, typer.Option(help="Bin means or middles; 'expectation' is for one-step classifiers.")
     ] = ReadoutName.mean,
     json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the people and the count of each image to this file.")] = None,
     device: Annotated[str, typer.Option(help="Where the backbone runs: 'cpu' or 'cuda'.")] = "cpu",
 ) -> None:
     """Count the images of a bank or data set, and print the errors."""
-    from experiments.runs.counter import open_counter
+    from experiments.runs.counter import open_joined
 
     if (bank is None) == (dataset is None):
         raise LibraError("`libra evaluate` needs either --bank or --dataset.")
-    counter = open_counter(model)
+    counter, backbone = open_joined(model)
+    if backbone is not None and weights is not None:
+        raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
     if bank is not None:
         score = evaluate_bank(counter, load_bank(bank).split(split), readout.value)
     else:
         assert dataset is not None
-        score = evaluate_photos(counter, dataset, root, split, weights, device, readout.value)
+        eye = backbone or model_backbone(counter.about, weights, device)
+        score = evaluate_photos(counter, dataset, root, split, eye.to(device), readout.value)
     Console().print(score.table())
     if json is not None:
         score.save_json(json)
+    if csv is not None:
+        score.save_csv(csv)
 
 
 def evaluate_bank(counter: Counter, bank: FeatureBank, readout: str = "mean") -> Score:
@@ -99,18 +107,11 @@ def model_backbone(about: dict[str, Any], weights: str | None, device: str = "cp
 
 
 def evaluate_photos(
-    counter: Counter,
-    dataset: str,
-    root: Path | None,
-    split: str,
-    weights: str | None,
-    device: str = "cpu",
-    readout: str = "mean",
+    counter: Counter, dataset: str, root: Path | None, split: str, backbone: Backbone, readout: str = "mean"
 ) -> Score:
     """Count photos: the model's own backbone looks at each once, and what it saw is not kept."""
     from libra_gym.features import build_features, open_features
 
-    backbone = model_backbone(counter.about, weights, device)
     photos = open_dataset(dataset, root)
     with TemporaryDirectory() as cache:
         build_features(photos, split, backbone, cache, kernel=model_kernel(counter.about), workers=0)

@@ -28,11 +28,11 @@ def figures(
     """Draw the actions at each step, the confusion of intervals, the calibration of Q values, and the counts."""
     from experiments.commands.evaluate import check_features
     from experiments.runs.counted import count_bank, discount_of
-    from experiments.runs.counter import open_counter
+    from experiments.runs.counter import open_joined
     from libra_gym.bank import load_bank
     from libra_gym.rendering import confusion_figure, scatter_figure
 
-    counter = open_counter(model)
+    counter, _ = open_joined(model)
     opened = load_bank(bank).split(split)
     check_features(counter.about, opened)
     counted = count_bank(counter, opened)

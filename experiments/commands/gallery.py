@@ -35,13 +35,13 @@ def gallery(
     """Show the best, the median and the worst images, and the failures sorted by what made them."""
     from experiments.commands.evaluate import check_features
     from experiments.runs.counted import count_bank
-    from experiments.runs.counter import open_counter
+    from experiments.runs.counter import open_joined
     from experiments.runs.failures import CLASSES, analyse, by_cause, class_errors
     from experiments.runs.scenes import photo_source
     from libra_gym.bank import load_bank
     from libra_gym.rendering import causes_figure, gallery_figure
 
-    counter = open_counter(model)
+    counter, _ = open_joined(model)
     opened = load_bank(bank).split(split)
     check_features(counter.about, opened)
     photo_of = photo_source(opened, dataset, root)

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from matplotlib.figure import Figure
 
-    from experiments.runs.counter import Counter
     from experiments.runs.pictures import Region
-    from libra_gym.backbones import Backbone
     from libra_gym.bank import BankImage
 
 DPI = 100
@@ -55,13 +53,14 @@ def show(
     """Draw how a photo is weighed: operators and values of a region step by step, Q values of a patch, a count map."""
     from experiments.commands.evaluate import check_features, model_backbone, model_kernel
     from experiments.runs.counted import count_bank
+    from experiments.runs.counter import open_joined
     from experiments.runs.pictures import animate, draw_count_map, draw_weighing
     from experiments.runs.scenes import bank_scene, find_image, photo_scene, photo_source
     from libra_gym.bank import load_bank
 
     if (image is None) == (bank is None):
         raise LibraError("`libra show` needs either --image with a photo, or --bank and --name.")
-    counter, backbone = _open(model)
+    counter, backbone = open_joined(model)
     if image is not None:
         eye = backbone or model_backbone(counter.about, weights, device)
         scene = photo_scene(image, points, eye, model_kernel(counter.about))
@@ -172,27 +171,6 @@ def _whole_numbers(text: str, number: int, option: str, form: str) -> list[int]:
     if len(found) != number:
         raise LibraError(f"{option} is {text!r}, but it must be {form}.")
     return found
-
-
-def _open(model: Path) -> tuple[Counter, Backbone | None]:
-    """The counter of a run or model file; a file with its backbone in it, or a released model's name, gives both."""
-    from safetensors import SafetensorError, safe_open
-
-    from experiments.runs.counter import open_counter
-    from libra_gym.counter import FORMAT, RELEASED
-    from libra_gym.counter import Counter as PhotoCounter
-
-    joined = str(model) in RELEASED and not model.exists()
-    if model.is_file():
-        try:
-            with safe_open(model, framework="pt") as file:
-                joined = FORMAT in (file.metadata() or {})
-        except SafetensorError:
-            joined = False  # open_counter says what is wrong
-    if not joined:
-        return open_counter(model), None
-    both = PhotoCounter.load(model)
-    return both.weigher, both.backbone
 
 
 def _needle_name(model: Path) -> str:

@@ -12,7 +12,11 @@ from agents.heads import FORMAT as HEAD_FORMAT
 from agents.heads import Head
 from experiments.runs.config import RunConfig
 from experiments.runs.directory import RunDirectory
+from libra_gym.backbones import Backbone
 from libra_gym.bank import FeatureBank
+from libra_gym.counter import FORMAT as JOINED_FORMAT
+from libra_gym.counter import RELEASED
+from libra_gym.counter import Counter as PhotoCounter
 from libra_gym.errors import LibraError
 from libra_gym.evaluation import evaluate
 from libra_gym.metrics import Score
@@ -31,8 +35,17 @@ class Counter(Protocol):
         ...
 
 
+def open_joined(model: str | Path) -> tuple[Counter, Backbone | None]:
+    """The counter of a run or model file; a file with its backbone in it, or a released model's name, gives both."""
+    path = Path(model)
+    if not (str(model) in RELEASED and not path.exists()) and _header(path, JOINED_FORMAT) is None:
+        return open_counter(path), None
+    joined = PhotoCounter.load(model)
+    return joined.weigher, joined.backbone
+
+
 def open_counter(path: str | Path, which: str = "best") -> Counter:
-    """The best (or last) model of a run, or the model in a file."""
+    """The best (or last) model of a run, or the model in a file without a backbone."""
     path = Path(path)
     if path.is_dir():
         run = RunDirectory(path)
@@ -42,7 +55,7 @@ def open_counter(path: str | Path, which: str = "best") -> Counter:
         path = run.model_path(which)
         if not path.exists():
             raise LibraError(f"{str(run.path)!r} has no {path.name} yet; it is written at the end of the first epoch.")
-    header = _head_header(path)
+    header = _header(path, HEAD_FORMAT)
     return Weigher.load(path) if header is None else HeadCounter(Head.load(path), header["about"])
 
 
@@ -79,11 +92,11 @@ class SB3Counter:
         return evaluate(self.model, bank.with_quantizer(self.quantizer), task=self.task, readout=readout)
 
 
-def _head_header(path: Path) -> dict[str, Any] | None:
-    """What a head's file says of it; None where it is no head's."""
+def _header(path: Path, format: str) -> dict[str, Any] | None:
+    """What a file of this format says of itself; None where it is of another."""
     try:
         with safe_open(path, framework="pt") as file:
-            header: dict[str, Any] | None = json.loads((file.metadata() or {}).get(HEAD_FORMAT, "null"))
+            header: dict[str, Any] | None = json.loads((file.metadata() or {}).get(format, "null"))
             return header
     except (SafetensorError, OSError):
         return None

@@ -32,6 +32,7 @@ from experiments.runs.checkpoint import Checkpoint
 from experiments.runs.config import fit_quantizer, plan
 from libra_gym import LibraError, Quantizer, load_bank
 from libra_gym.backbones import load_backbone
+from libra_gym.counter import Counter as PhotoCounter
 from libra_gym.weigher import Weigher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -431,6 +432,16 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
     assert a.pop("bank") == "bank"
     assert b.pop("bank") == "folder test"
     assert a == b
+
+    joined = tmp_path / "joined.safetensors"  # a model with its backbone needs no weights
+    PhotoCounter(backbone, Weigher.load(run / "best.safetensors")).save(joined, "float32")
+    libra("evaluate", joined, *data, "--split", "test", "--json", tmp_path / "c.json", "--csv", tmp_path / "c.csv")
+    assert json.loads((tmp_path / "c.json").read_text()) == {**a, "bank": "folder test"}
+    (header, *lines) = csv.reader((tmp_path / "c.csv").open())
+    assert header[:4] == ["name", "split", "people", "count"]
+    assert [float(line[3]) for line in lines] == pytest.approx([record["count"] for record in a["records"]], abs=0.01)
+    with pytest.raises(LibraError, match="leave --weights out"):
+        libra("evaluate", joined, *data, "--split", "test", "--weights", weights)
 
     with pytest.raises(LibraError, match="give --weights"):
         libra("evaluate", run, *data, "--split", "test")
