@@ -57,6 +57,12 @@ class Request:
     budget: Budget = "full"
     seeds: int | None = None
 
+    @property
+    def places(self) -> dict[str, str]:
+        """Paths of this machine, and what stands for them in a report."""
+        files = [Path(self.weights).resolve(), *self.backbones.values()]
+        return {str(self.out): "OUT", str(self.root): "ROOT", **{str(file): file.name for file in files}}
+
 
 @dataclass(frozen=True)
 class Splits:

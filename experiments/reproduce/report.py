@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
@@ -40,12 +40,16 @@ class Report:
     """Every job behind the table, needs first."""
     command: str
     versions: dict[str, str]
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Directories and files of this machine, and what stands for them in the files, which are meant for others."""
 
     def write(self, out: Path) -> list[Path]:
         """Write the three files; the paths."""
         texts = {".md": self.markdown(), ".csv": self.csv(), ".html": self.html()}
         paths = [out / f"{self.name}{suffix}" for suffix in texts]
         for path, text in zip(paths, texts.values()):
+            for place in sorted(self.places, key=len, reverse=True):
+                text = text.replace(place, self.places[place])
             write_whole(path, text.encode())
         return paths
 

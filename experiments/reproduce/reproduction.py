@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class Reproduction:
     """All, needs first."""
     todo: Sequence[Job]
     """Those that no finished result spares."""
+    places: Mapping[str, str]
+    """Paths of this machine, and what stands for them in the report."""
 
     @classmethod
     def plan(cls, name: str, request: Request) -> Reproduction:
@@ -44,7 +46,7 @@ class Reproduction:
             planner.note("Small budget: a few epochs each, to try things out; not the recipes' own figures.")
         wanted = [job for entry in entries for job in entry.jobs]
         todo = with_needs(wanted, missing_only=True)
-        return cls(name, planner.cache, entries, list(planner.notes), with_needs(wanted), todo)
+        return cls(name, planner.cache, entries, list(planner.notes), with_needs(wanted), todo, request.places)
 
     def show(self, console: Console, width: int) -> None:
         """Print the plan: jobs, what is there of them, and how long the rest will take."""
@@ -78,7 +80,7 @@ class Reproduction:
         """The table as it stands."""
         table = paper_tables()[self.name]
         found = lines(table, self.entries, executed)
-        return Report(self.name, table, found, self.notes, self.jobs, command, versions())
+        return Report(self.name, table, found, self.notes, self.jobs, command, versions(), self.places)
 
 
 def _say(console: Console, sentence: str) -> None:

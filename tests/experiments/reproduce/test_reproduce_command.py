@@ -3,6 +3,7 @@
 import base64
 import csv
 import re
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -101,7 +102,7 @@ def test_a_data_set_that_is_not_at_hand_is_no_failure_and_no_number(root, tmp_pa
     rows = figures(tmp_path / "out" / "sota.csv")
     missing = [row for row in rows if row["where"] == "UCF-QNRF"]
     assert {(row["ours"], row["difference"], row["reason"]) for row in missing} == {
-        ("", "", f"ucf_qnrf: not found under {root}")
+        ("", "", "ucf_qnrf: not found under ROOT")
     }
     assert {row["paper"] for row in missing} == {"88.1", "143.7"}
 
@@ -175,6 +176,14 @@ def report(entries, executed=None, notes=()):
     table = paper_tables()["sota"]
     found = lines(table, entries, executed or Executed({}))
     return Report("sota", table, found, list(notes), [], "libra reproduce sota", {"python": "3"})
+
+
+def test_the_files_hold_no_path_of_the_machine(tmp_path):
+    told = report([], notes=[f"The photos are under {tmp_path / 'data'}, the table in {tmp_path}."])
+    files = replace(told, places={str(tmp_path): "OUT", str(tmp_path / "data"): "ROOT"}).write(tmp_path)
+    for text in (path.read_text() for path in files):
+        assert str(tmp_path) not in text
+    assert "The photos are under ROOT, the table in OUT." in files[0].read_text()
 
 
 def test_the_page_needs_no_other_file_and_says_everything():
