@@ -54,6 +54,7 @@ def notes(groups: Sequence[RunGroup]) -> list[str]:
 def comparison_figure(groups: Sequence[RunGroup]) -> Figure:
     """Validation MAE against time and against transitions; runs that differ by their seed only share a colour."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -69,6 +70,9 @@ def comparison_figure(groups: Sequence[RunGroup]) -> Figure:
                 xs, ys = [x for x, _ in points], [y for _, y in points]
                 axes.plot(xs, ys, marker="o", markersize=3, color=f"C{colour % 10}", label=name)
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(EngFormatter(sep="") if axes is right else "{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
     worst = max(run.mae for group in groups for run in group.runs)
