@@ -178,9 +178,9 @@ def find_model(model: str | Path) -> Path:
         path = MODELS / f"{model}.safetensors"
         if not path.is_file():
             raise LibraError(
-                f"This version of libra-gym does not ship the model {str(model)!r} yet; train one with `libra train`, "
-                "join it with its backbone with `libra release RUN --weights FILE --out MODEL`, and give the file as "
-                "the model (docs/counting.md)."
+                f"The model {str(model)!r} is missing from this installation ({path}); install libra-gym again, or "
+                "train one with `libra train`, join it with its backbone with `libra release RUN --weights FILE --out "
+                "MODEL`, and give the file as the model (docs/counting.md)."
             )
         return path
     if not Path(model).is_file():

@@ -16,7 +16,7 @@ from libra_gym import counter as module
 from libra_gym import tiling
 from libra_gym.backbones import load_backbone, preprocess
 from libra_gym.bank import BankImage, FeatureBank
-from libra_gym.counter import Counter, find_model
+from libra_gym.counter import RELEASED, Counter, find_model
 from libra_gym.errors import LibraError
 from libra_gym.network import NetworkSettings, ScaleNetwork
 from libra_gym.quantizer import Quantizer
@@ -232,3 +232,19 @@ def test_importing_the_package_loads_no_vision_library():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torchvision" not in done.stdout
     assert "matplotlib" not in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------------ what is shipped
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_released_model_counts_right_after_installation(name):
+    path = find_model(name)
+    assert path.stat().st_size <= 36_000_000
+    counter = Counter.load(name)
+    assert {"data", "recipe", "validation", "limits", "licence"} <= counter.card.keys()
+    assert "ShanghaiTech" in counter.card["licence"]
+    counted = counter.count(np.full((96, 128, 3), 127, np.uint8))
+    assert counted.patch_map.shape == (3, 4)
+    assert counted.low <= counted.count <= counted.high
+    assert counted.count < 12  # nobody stands on a grey wall
