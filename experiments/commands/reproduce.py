@@ -52,7 +52,10 @@ def reproduce(
     root: Annotated[Path | None, typer.Option(help="The directory that holds the data sets' directories.")] = None,
     backbone: Annotated[
         list[str] | None,
-        typer.Option(help="A fine-tuned backbone instead of a pre-training: FILE, METHOD=FILE or METHOD:DATASET=FILE."),
+        typer.Option(
+            help="A fine-tuned backbone instead of a pre-training: FILE, METHOD=FILE, METHOD:DATASET=FILE or, of a data "
+            "set that is judged in folds, METHOD:DATASET:foldN=FILE."
+        ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each agent; 1, or the paper's 6 for `seeds`.")] = (
         None
@@ -109,20 +112,24 @@ def reproduce(
 
 
 def parse_backbones(texts: Iterable[str]) -> dict[str, Path]:
-    """`FILE`, `METHOD=FILE` and `METHOD:DATASET=FILE` as a table; a bare file stands for BCNet's."""
+    """What stands before `=` (`METHOD`, `METHOD:DATASET`, `METHOD:DATASET:foldN`) → file; a bare file is for BCNet."""
+    from experiments.reproduce.planner import FOLDS
+
+    datasets = {f"{method}:{name}" for method in METHODS for name in DATASETS}
+    folds = {f"{m}:{name}:fold{k}" for m in METHODS for name, number in FOLDS.items() for k in range(1, number + 1)}
     found = {}
     for text in texts:
         role, equals, file = text.rpartition("=")
-        method, _, dataset = (role if equals else "bcnet").partition(":")
-        path = Path(file)
-        if method not in METHODS or (dataset and dataset not in DATASETS):
+        role = role if equals else "bcnet"
+        if role not in {*METHODS, *datasets, *folds}:
             raise LibraError(
-                f"--backbone {text!r} names no pre-training; write FILE, METHOD=FILE or METHOD:DATASET=FILE with the "
-                f"methods {', '.join(METHODS)} and the data sets {', '.join(DATASETS)}."
+                f"--backbone {text!r} names no pre-training; write FILE, METHOD=FILE, METHOD:DATASET=FILE or "
+                f"METHOD:DATASET:foldN=FILE with the methods {', '.join(METHODS)}, the data sets {', '.join(DATASETS)} "
+                f"and the folds of {', '.join(f'{name} (1 to {number})' for name, number in FOLDS.items())}."
             )
-        if not path.is_file():
+        if not Path(file).is_file():
             raise LibraError(f"There is no file {file!r} with a backbone's weights.")
-        found[f"{method}:{dataset}" if dataset else method] = path.resolve()
+        found[role] = Path(file).resolve()
     return found
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from experiments.reproduce.jobs import Call
+
+Model: TypeAlias = Literal["best", "last"]
+"""Which of the models that a run leaves."""
 
 
 def features(dataset: str, root: Path, split: str, weights: str, out: Path) -> Call:
@@ -51,9 +54,10 @@ def resume(command: str, run: Path) -> Call:
     return Call((command, "--resume", str(run)))
 
 
-def evaluate(run: Path, bank: Path, split: str, figures: Path) -> Call:
-    """Judge the best model of a run."""
-    return Call(("evaluate", str(run), "--bank", str(bank), "--split", split, "--json", str(figures)))
+def evaluate(run: Path, bank: Path, split: str, figures: Path, model: Model = "best") -> Call:
+    """Judge the best or the last model of a run."""
+    judged = run if model == "best" else run / "last.safetensors"
+    return Call(("evaluate", str(judged), "--bank", str(bank), "--split", split, "--json", str(figures)))
 
 
 def speed(weights: str, figures: Path) -> Call:

@@ -80,6 +80,11 @@ class Splits:
         return f"{self.train}+{self.validation}"
 
     @property
+    def fold(self) -> str:
+        """The name of this division of the photos, of which there are several in cross-validation."""
+        return self.train.partition("-")[0]
+
+    @property
     def bank(self) -> str:
         """The photos of the bank to learn from."""
         return "all" if self.folded else self.learning
@@ -171,13 +176,15 @@ class Planner:
     def eyes(self, method: str, dataset: str, splits: Splits) -> Eyes:
         """A backbone that was fine-tuned for counting: the user's file if there is one, else a pre-training.
 
-        `--backbone METHOD:DATASET=FILE` is for one pre-training, `METHOD=FILE` for all of a method, and `FILE` for all
-        that the paper trained as BCNet.
+        `--backbone METHOD:DATASET:FOLD=FILE` and `METHOD:DATASET=FILE` are for one pre-training, `METHOD=FILE` for all
+        of a method, and `FILE` for all that the paper trained as BCNet.
         """
         given = self.request.backbones
-        file = given.get(f"{method}:{dataset}") or given.get(method)
+        one = f"{method}:{dataset}:{splits.fold}"
+        file = given.get(one) or given.get(f"{method}:{dataset}") or given.get(method)
         if file is not None:
-            self.note(f"{method} features of {dataset} come from the given backbone {file.name}.")
+            seen = f"{dataset} {splits.fold}" if one in given else dataset
+            self.note(f"{method} features of {seen} come from the given backbone {file.name}.")
             return Eyes(method, *_weights(str(file)))
         job = self.pretrain(method, dataset, splits)
         return Eyes(method, str(commands.pretrained_file(job.output)), None, job)
@@ -264,18 +271,18 @@ class Planner:
         )
         return replace(job, begin=call, resume=commands.resume("train", job.output), mark="config.json")
 
-    def evaluate(self, run: Job, bank: Job, dataset: str, split: str) -> Job:
-        """The errors of a run's best model on a split."""
+    def evaluate(self, run: Job, bank: Job, dataset: str, split: str, model: commands.Model = "best") -> Job:
+        """The errors of a run's model on a split."""
         job = Job(
             "evaluate",
             f"evaluate on {dataset} {split}: {run.title}",
-            {"split": split},
+            {"split": split} if model == "best" else {"split": split, "model": model},
             self.cache,
             (run, bank),
             unit="evaluate",
             units=self._photos(dataset, split),
         )
-        return replace(job, begin=commands.evaluate(run.output, bank.output, split, job.output))
+        return replace(job, begin=commands.evaluate(run.output, bank.output, split, job.output, model))
 
     def speed(self) -> Job:
         """How long a photo takes on this machine."""
@@ -305,7 +312,8 @@ class Planner:
                 where, judged = (dataset, splits.judged) if target is None else (target, self.judged(target))
                 own = where == dataset and (splits.folded or judged == splits.validation)
                 bank = run.needs[0] if own else self.features(where, judged, eyes)
-                folds.append(self.evaluate(run, bank, where, judged))
+                # A fold leaves too few photos to choose an epoch by.
+                folds.append(self.evaluate(run, bank, where, judged, "last" if splits.folded else "best"))
             evaluations.append(tuple(folds))
         return tuple(evaluations)
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import cv2
 import numpy as np
@@ -11,6 +12,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from experiments.benchmarks import BenchOptions
+from experiments.benchmarks import count as count_benchmark
 from experiments.card import card_markdown, read_notes
 from experiments.cli import app
 from experiments.counting import find_files, parse_region
@@ -141,6 +144,14 @@ def test_the_frames_of_a_video(clip, model, tmp_path):
     assert list(rows[0]) == ["frame", "time", "count", "low", "high"]
     assert cv2.imread(str(tmp_path / "clip-count.png")).std() > 10
     assert "3 frames" in libra("count", clip, "--model", model, "--every", 5).stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process alone is known on Linux")
+def test_a_hundred_megapixels_are_counted_in_three_gigabytes():
+    """From the file to the number, in a process of its own, with VGG16 on a whole tile."""
+    assert np.prod(count_benchmark.SIDES) > 100e6
+    figures = count_benchmark.run(BenchOptions())
+    assert 0.5 < figures["count_100mp_peak_gb"] < 3.0
 
 
 def test_region_and_size(folder, model):

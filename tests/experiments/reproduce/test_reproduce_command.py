@@ -167,6 +167,15 @@ def test_backbones_are_given_for_all_for_a_method_or_for_one_pre_training(tmp_pa
         "tasselnetv2": plain,
         "bcnet:shanghaitech_b": plain,
     }
+    assert parse_backbones([f"bcnet:ucf_cc_50:fold5={plain}"]) == {"bcnet:ucf_cc_50:fold5": plain}
+
+
+@pytest.mark.parametrize("role", ["vgg", "bcnet:paris", "bcnet:ucf_cc_50:fold6", "bcnet:shanghaitech_a:fold1"])
+def test_a_backbone_for_nothing_is_refused(tmp_path, role):
+    plain = tmp_path / "plain.safetensors"
+    plain.write_bytes(b"")
+    with pytest.raises(LibraError, match="names no pre-training"):
+        parse_backbones([f"{role}={plain}"])
 
 
 # ---------------------------------------------------------------------------------------------------------- the report

@@ -1,6 +1,7 @@
 """The plan: every row of the paper's tables becomes commands that `libra` takes, and names decide what is reused."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,11 +66,20 @@ def test_cross_validation_has_a_run_for_each_fold_that_never_sees_its_test_photo
         assert run.settings["splits"] == [f"fold{k}-train", f"fold{k}-validation"]
         assert "test" not in str(run.settings)
         assert job.needs[1] == run.needs[0]
+        assert f"{run.output / 'last.safetensors'}" in job.begin.arguments  # four photos are too few to choose by
     file = tmp_path / "tuned.safetensors"
     file.write_bytes(b"weights")
     _, _, jobs = plan("sota", root, tmp_path / "out", backbones={"bcnet": file})
     banks = [job for job in jobs if job.kind == "features" and job.settings["dataset"] == "ucf_cc_50"]
     assert [bank.settings["split"] for bank in banks] == ["all"]  # divided five times
+    other = tmp_path / "fold.safetensors"
+    other.write_bytes(b"other weights")
+    given = {"bcnet": file, "bcnet:ucf_cc_50:fold2": other}
+    planner, entries, jobs = plan("sota", root, tmp_path / "out", backbones=given)
+    assert len([job for job in jobs if job.kind == "features" and job.settings["dataset"] == "ucf_cc_50"]) == 2
+    assert "bcnet features of ucf_cc_50 fold2 come from the given backbone fold.safetensors." in planner.notes
+    (folds,) = next(entry.runs for entry in entries if entry.where == "UCF_CC_50")
+    assert [str(other) in job.needs[1].begin.arguments for job in folds] == [False, True, False, False, False]
 
 
 def test_the_test_split_judges_where_it_is_at_hand_and_else_the_validation_split_which_the_notes_say(tmp_path):
@@ -117,7 +127,7 @@ def test_the_ablations_change_the_paper_s_rewards_and_nothing_else(root, tmp_pat
     settings = {entry.row: entry.jobs[0].needs[0].settings["settings"] for entry in entries if entry.jobs}
     full = settings["Full Designs"]
     assert full["env"]["rewards"] == {"shape": "paper"}
-    assert full["gamma"] == 0.9
+    assert (full["gamma"], full["loss"], full["quantile"]) == (0.0, "mse", 0.5)
     for row, switch in {
         "W/O Guiding": "guiding",
         "W/O Force Ending": "force_ending",
@@ -128,7 +138,7 @@ def test_the_ablations_change_the_paper_s_rewards_and_nothing_else(root, tmp_pat
 
 
 def test_command_lines_say_the_settings_that_the_key_is_made_of(root, tmp_path):
-    recipe = PAPER_REWARDS.but(env__rewards__squeeze_tolerance=0.3)
+    recipe = replace(PAPER_REWARDS.but(env__rewards__squeeze_tolerance=0.3), epochs=4)
     ((job,),) = make_planner(root, tmp_path / "out").runs(recipe)
     arguments = job.needs[0].begin.arguments
     said = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--set"]
