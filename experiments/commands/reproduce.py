@@ -53,8 +53,8 @@ def reproduce(
     backbone: Annotated[
         list[str] | None,
         typer.Option(
-            help="A fine-tuned backbone instead of a pre-training: FILE, METHOD=FILE, METHOD:DATASET=FILE or, of a data "
-            "set that is judged in folds, METHOD:DATASET:foldN=FILE."
+            help="A fine-tuned backbone instead of a pre-training: FILE, METHOD=FILE, METHOD:DATASET=FILE or, of a "
+            "data set that is judged in folds, METHOD:DATASET:foldN=FILE."
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each agent; 1, or the paper's 6 for `seeds`.")] = (

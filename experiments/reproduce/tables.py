@@ -9,6 +9,7 @@ from typing import TypeAlias
 from experiments.reproduce.jobs import Job
 from experiments.reproduce.planner import Planner, Recipe
 from libra_gym.errors import LibraError
+from libra_gym.task import Rewards, WeighingTask
 
 PLACES = {
     "SHT A": "shanghaitech_a",
@@ -119,15 +120,16 @@ def _game(planner: Planner) -> list[Entry]:
 
 
 def _steps(planner: Planner) -> list[Entry]:
-    return [_entry(planner, str(steps), "SHT A", LIBRA.but(env__max_steps=steps)) for steps in range(4, 17, 2)]
+    rows = {steps: LIBRA.but(env__max_steps=steps) for steps in range(4, 17, 2)}
+    rows[WeighingTask.max_steps] = LIBRA  # a run of the other tables
+    return [_entry(planner, str(steps), "SHT A", recipe) for steps, recipe in rows.items()]
 
 
 def _tolerance(planner: Planner) -> list[Entry]:
     planner.note(_PAPER_REWARDS_NOTE)
-    return [
-        _entry(planner, str(share), "SHT A", PAPER_REWARDS.but(env__rewards__squeeze_tolerance=share))
-        for share in (0.1, 0.3, 0.5, 0.7, 0.9)
-    ]
+    rows = {share: PAPER_REWARDS.but(env__rewards__squeeze_tolerance=share) for share in (0.1, 0.3, 0.5, 0.7, 0.9)}
+    rows[Rewards.squeeze_tolerance] = PAPER_REWARDS
+    return [_entry(planner, str(share), "SHT A", recipe) for share, recipe in rows.items()]
 
 
 def _plugin(planner: Planner) -> list[Entry]:

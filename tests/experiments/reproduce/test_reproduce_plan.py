@@ -137,6 +137,24 @@ def test_the_ablations_change_the_paper_s_rewards_and_nothing_else(root, tmp_pat
         assert settings[row] == {key: value for key, value in full.items() if key != "env"}
 
 
+@pytest.mark.parametrize(
+    ("table", "row", "changes"),
+    [
+        ("steps", "4", {"env": {"rewards": {"shape": "error"}, "max_steps": 4}}),
+        ("steps", "8", {}),
+        ("tolerance", "0.1", {"env": {"rewards": {"shape": "paper", "squeeze_tolerance": 0.1}}}),
+        ("tolerance", "0.5", {}),
+    ],
+)
+def test_rows_of_the_paper_s_own_setting_are_runs_of_the_other_tables(root, tmp_path, table, row, changes):
+    def settings(table, row):
+        _, entries, _ = plan(table, root, tmp_path / "out")
+        return next(entry.jobs[0].needs[0].settings["settings"] for entry in entries if entry.row == row)
+
+    base = settings("ablation", "our default rewards" if table == "steps" else "Full Designs")
+    assert settings(table, row) == base | changes
+
+
 def test_command_lines_say_the_settings_that_the_key_is_made_of(root, tmp_path):
     recipe = replace(PAPER_REWARDS.but(env__rewards__squeeze_tolerance=0.3), epochs=4)
     ((job,),) = make_planner(root, tmp_path / "out").runs(recipe)
