@@ -158,6 +158,7 @@ class Pretrainer:
             )
         self.epoch = 0
         self.updates = 0
+        self._begin_epoch(0, 0.0)
 
     @property
     def judged(self) -> PatchCounter:
@@ -174,20 +175,32 @@ class Pretrainer:
     def learn_epoch(self, progress: Callable[[float, float], bool] | None = None) -> float | None:
         """Every training photo's crops once; the mean loss, or None if `progress` stopped it.
 
-        `progress` is told the share that is done and the mean loss so far, after each batch; an epoch that it stops
-        (by returning False) leaves no trace in `epoch`, and is repeated from the last saved state.
+        `progress` is told the share that is done and the mean loss so far, whenever a batch completes an update, and
+        may then save `state`. An epoch that it stops (by returning False) goes on with the next call.
         """
         self.crops.begin(self.epoch)
         self.model.train()
-        total = torch.zeros((), device=self.accelerator.device)
         batches = len(self.loader)
-        for number, (inputs, counts, valid) in enumerate(self.loader):
-            self._set_learning_rate(self.epoch + number / batches)
-            total += self._learn(inputs, counts, valid)
-            if progress is not None and not progress((number + 1) / batches, float(total) / (number + 1)):
+        ahead = self.accelerator.skip_first_batches(self.loader, self.batch) if self.batch else self.loader
+        for inputs, counts, valid in ahead:
+            self._set_learning_rate(self.epoch + self.batch / batches)
+            self._total += self._learn(inputs, counts, valid)
+            self.batch += 1
+            settled = self.accelerator.sync_gradients  # else gradients wait for more
+            if progress is not None and settled and not progress(self.batch / batches, self._mean_loss()):
                 return None
+        loss = self._mean_loss()
         self.epoch += 1
-        return float(total) / max(batches, 1)
+        self._begin_epoch(0, 0.0)
+        return loss
+
+    def _begin_epoch(self, batch: int, total: float) -> None:
+        """From its first batch, or, where an epoch was stopped, from that one on."""
+        self.batch = batch
+        self._total = torch.tensor(total, device=self.accelerator.device)
+
+    def _mean_loss(self) -> float:
+        return float(self._total) / max(self.batch, 1)
 
     def _learn(self, inputs: Tensor, counts: Tensor, valid: Tensor) -> Tensor:
         if self.cache.where == "none":
@@ -248,12 +261,13 @@ class Pretrainer:
     # -------------------------------------------------------------------------------------------------------- saving
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that is needed to go on bit for bit, between two epochs."""
+        """All that is needed to go on bit for bit, after any update."""
         tensors = {f"counter.{name}": value for name, value in self.counter.state_dict().items()}
         tensors |= {f"optimizer.{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
         if self.averaged is not None:
             tensors |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
-        return tensors, {"epoch": self.epoch, "updates": self.updates}
+        begun = {"batch": self.batch, "total": float(self._total)}
+        return tensors, {"epoch": self.epoch, "updates": self.updates, **begun}
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
@@ -262,6 +276,10 @@ class Pretrainer:
         if self.averaged is not None:
             self.averaged.load_state_dict(under("averaged.", tensors))
         self.epoch, self.updates = numbers["epoch"], numbers["updates"]
+        batch = numbers.get("batch", 0)
+        if batch and self.accelerator.num_processes > 1:
+            raise LibraError("One process was within an epoch when it stopped; finish that epoch with one process.")
+        self._begin_epoch(batch, numbers.get("total", 0.0))
 
     def save_weights(self, path: Path, about: Mapping[str, Any]) -> None:
         """One file with the whole backbone and the head, for `libra features --weights` and `libra pretrain --init`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from libra_gym.backbones import load_backbone
 from libra_gym.datasets import open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.metrics import Score
+
+CHECKPOINT_SECONDS = 300.0
+"""How much of a long epoch may be lost."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,16 @@ class _Loop:
         if self.fresh:
             self._finish_epoch(run, logger, display, None)
 
+        saved = time.monotonic()
+
         def progress(share: float, loss: float) -> bool:
+            nonlocal saved
             if display.due:
                 done = trainer.epoch + share
                 display.update(done, round(done * crops), None, loss)
+            if interrupt.asked or time.monotonic() - saved >= CHECKPOINT_SECONDS:
+                self._save(run)
+                saved = time.monotonic()
             return not interrupt.asked
 
         while trainer.epoch < self.epochs and not interrupt.asked:
@@ -189,8 +199,11 @@ class _Loop:
         logger.dump(trainer.epoch * len(trainer.crops))
         steps = trainer.epoch * len(trainer.crops)
         display.epoch(trainer.epoch, steps, None, loss, mae, improved)
-        tensors, numbers = trainer.state()
-        judged = {"epoch": trainer.epoch, "best_epoch": self.best_epoch, "best_mae": self.best_mae}
+        self._save(run)
+
+    def _save(self, run: RunDirectory) -> None:
+        tensors, numbers = self.trainer.state()
+        judged = {"epoch": self.trainer.epoch, "best_epoch": self.best_epoch, "best_mae": self.best_mae}
         Checkpoint({**judged, "trainer": numbers}, tensors).save(run.checkpoint_path)
 
     def _trained(self) -> Trained:

@@ -264,6 +264,32 @@ class TestTraining:
         assert resumed.updates == whole.updates
         assert resumed.epoch == 2
 
+    @pytest.mark.parametrize("accumulate", [1, 2])
+    def test_an_epoch_goes_on_where_it_was_stopped(self, crowd, tmp_path, accumulate):
+        def begin():
+            made = settings(batch_size=2, accumulate=accumulate, average=0.9)
+            return Pretrainer(made, vgg(), crowd, where="ram", seed=3)
+
+        whole = begin()
+        loss = whole.learn_epoch()
+        stopped, told = begin(), []
+
+        def twice(share, mean):
+            told.append(share)
+            return len(told) < 2
+
+        assert stopped.learn_epoch(twice) is None
+        assert (stopped.epoch, stopped.batch) == (0, 2 * accumulate)
+        assert told[-1] < 1
+        tensors, numbers = stopped.state()
+        resumed = begin()
+        resumed.load_state(tensors, numbers)
+        assert resumed.learn_epoch() == loss
+        for path, trainer in ((tmp_path / "a", whole), (tmp_path / "b", resumed)):
+            trainer.save_weights(path, {})
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+        assert (resumed.epoch, resumed.updates, resumed.batch) == (1, whole.updates, 0)
+
     def test_cached_or_not_the_validation_photos_count_the_same(self, crowd, tmp_path):
         counts = []
         for where in ("disk", "none"):

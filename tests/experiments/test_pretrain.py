@@ -104,6 +104,33 @@ def test_ctrl_c_says_how_to_go_on(root, whole, tmp_path, monkeypatch):
     libra(*shlex.split(said.splitlines()[-1])[1:])
     ours, theirs = (read_weights(path / "last.safetensors") for path in (tmp_path / "run", whole))
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert len(calls) == 3 * 3  # no batch of the second epoch was learnt twice
+    assert [row["train/loss"] for row in rows(tmp_path / "run")] == [row["train/loss"] for row in rows(whole)]
+
+
+def test_a_long_epoch_is_saved_on_the_way(root, whole, tmp_path, monkeypatch):
+    from agents.pretraining import Pretrainer
+    from experiments.runs import pretraining
+
+    class Killed(Exception):
+        pass
+
+    learn, calls = Pretrainer._learn, []
+
+    def killed(trainer, *batch):
+        calls.append(trainer)
+        if len(calls) == 6:  # the last batch of the second epoch
+            raise Killed
+        return learn(trainer, *batch)
+
+    monkeypatch.setattr(Pretrainer, "_learn", killed)
+    monkeypatch.setattr(pretraining, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        CliRunner().invoke(app, begin(root, tmp_path / "run"), catch_exceptions=False)
+    libra("pretrain", "--resume", tmp_path / "run")
+    assert len(calls) == 3 * 3 + 1
+    ours, theirs = (read_weights(path / "last.safetensors") for path in (tmp_path / "run", whole))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
 def test_what_comes_out_goes_into_features_and_another_pretraining(root, whole, tmp_path):
