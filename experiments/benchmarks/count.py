@@ -52,18 +52,18 @@ def _count_and_measure(photo: Path, weights: Path | None) -> tuple[float, float]
     if weights is not None:
         _counter(load_backbone("vgg16", weights)).count(photo)
     else:
-        _counter(_small_backbone()).count(photo)
+        _counter(_small_backbone(), hidden=(64,)).count(photo)
         pixels = read_photo(photo)
         side = int(TILE_PIXELS**0.5)
         _counter(load_backbone("vgg16", "random")).count(pixels[:side, :side])
     return peak_mb(), time.perf_counter() - start
 
 
-def _counter(backbone: Backbone) -> Counter:
+def _counter(backbone: Backbone, hidden: tuple[int, ...] = (1024, 1024)) -> Counter:
     """A counter with a scale that has learnt nothing."""
     torch.manual_seed(0)
     quantizer = Quantizer.log(60)
-    network = ScaleNetwork(NetworkSettings(channels=backbone.channels))
+    network = ScaleNetwork(NetworkSettings(channels=backbone.channels, hidden=hidden))
     return Counter(backbone, Weigher(network, WeighingTask.intervals(quantizer.num_intervals), quantizer))
 
 
