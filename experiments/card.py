@@ -27,7 +27,7 @@ def make_card(config: RunConfig, score: Score, notes: dict[str, str]) -> dict[st
         score: its figures on the validation photos.
         notes: what the releaser says, by heading in lower case; `read_notes` gives it.
     """
-    figures = {key: value for key, value in score.to_dict().items() if key not in ("records", "bank")}
+    figures = {key: value for key, value in score.to_dict().items() if key not in ("records", "bank", "by_crowd")}
     return {
         "data": {
             "dataset": config.about.get("dataset", config.about["bank"]),

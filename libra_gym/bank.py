@@ -231,6 +231,37 @@ class FeatureBank:
             points=None if self.points is None else tuple(self.points[i] for i in keep),
         )
 
+    def join(self, *others: FeatureBank) -> FeatureBank:
+        """This bank and the images of others, which must be of the same backbone, with this bank's quantizer.
+
+        For training on several data sets, or on photos as they are and made smaller. Features are copied.
+        """
+        if not others:
+            return self
+        for other in others:
+            ours, theirs = self.meta.get("weights"), other.meta.get("weights")
+            if other.channels != self.channels:
+                raise LibraError(
+                    f"Bank {other.name!r} has {other.channels} features a patch and {self.name!r} has {self.channels}; "
+                    "only banks of one backbone can be joined."
+                )
+            if ours is not None and theirs is not None and ours != theirs:
+                raise LibraError(
+                    f"Bank {other.name!r} holds features of the weights {theirs[:12]}…, but {self.name!r} those of "
+                    f"{ours[:12]}…; only banks of one backbone can be joined."
+                )
+        banks = (self, *others)
+        points = [bank.points for bank in banks]
+        return replace(
+            self,
+            features=torch.cat([bank.features.to(self.device) for bank in banks]),
+            counts=torch.cat([bank.counts.to(self.device) for bank in banks]),
+            images=tuple(image for bank in banks for image in bank.images),
+            points=None if any(dots is None for dots in points) else tuple(d for dots in points for d in dots or ()),
+            meta={**self.meta, "joined": [bank.name for bank in banks]},
+            divide=None,
+        )
+
     def to(self, device: torch.device | str) -> FeatureBank:
         """The same bank on another device."""
         return replace(self, features=self.features.to(device), counts=self.counts.to(device))

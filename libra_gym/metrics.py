@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
+_FEWEST_TO_REDRAW = 10
 GAME_LEVELS = 4
 """GAME 0 to 3."""
 _PARTS = 2 ** (GAME_LEVELS - 1)  # a side is cut in this many at the finest level
@@ -41,6 +42,21 @@ class ImageRecord:
     count: float
     game: tuple[float, ...]
     """The image's own GAME 0 to 3; the first is its absolute error."""
+
+
+@dataclass(frozen=True)
+class CrowdGroup:
+    """The error of the images whose crowds are of like size."""
+
+    images: int
+    fewest: float
+    """People in the emptiest of these images."""
+    most: float
+    """People in the fullest."""
+    mae: float
+    bias: float
+    share: float
+    """Of the absolute errors of all images, added up."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +85,54 @@ class Score:
     """The share of patches in their true interval; None for a scale that weighs real-valued counts."""
     records: tuple[ImageRecord, ...]
 
+    @property
+    def errors(self) -> Floats:
+        """Counted minus true people of each image."""
+        return np.array([record.count - record.people for record in self.records])
+
+    def mae_interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+        """Where the MAE on other photos of the same kind may lie, by drawing these ones again (bootstrap).
+
+        It knows of the chance in which photos were drawn, and nothing of seeds or of what was chosen on these photos.
+        None if there are fewer than ten, or if all errors are alike.
+        """
+        from scipy.stats import bootstrap
+
+        errors = np.abs(self.errors)
+        if len(errors) < _FEWEST_TO_REDRAW or np.ptp(errors) == 0:
+            return None
+        drawn = bootstrap((errors,), np.mean, confidence_level=confidence, rng=np.random.default_rng(0))
+        return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
+
+    def by_crowd(self, groups: int = 4) -> tuple[CrowdGroup, ...]:
+        """The errors of equally many images each, from the emptiest to the fullest: a mean over all can hide them."""
+        people, errors = np.array([record.people for record in self.records]), self.errors
+        total = np.abs(errors).sum()
+        parts = np.array_split(np.argsort(people, kind="stable"), min(groups, len(people)))
+        return tuple(
+            CrowdGroup(
+                images=len(part),
+                fewest=float(people[part].min()),
+                most=float(people[part].max()),
+                mae=float(np.abs(errors[part]).mean()),
+                bias=float(errors[part].mean()),
+                share=float(np.abs(errors[part]).sum() / total) if total else 0.0,
+            )
+            for part in parts
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain JSON types: `images` is the number of images, `records` has one entry for each."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         records = plain.pop("records")
-        return {**plain, "images": len(records), "records": records}
+        interval = self.mae_interval()
+        return {
+            **plain,
+            "mae_interval": None if interval is None else list(interval),
+            "by_crowd": [asdict(group) for group in self.by_crowd()],
+            "images": len(records),
+            "records": records,
+        }
 
     def save_json(self, path: str | Path) -> None:
         """Write `to_dict` to a file."""
@@ -99,9 +158,28 @@ class Score:
             table.add_row(name, value)
         return table
 
+    def crowd_table(self, groups: int = 4) -> Table:
+        """`by_crowd` as a table for the terminal."""
+        from rich.table import Table
+
+        table = Table("people", title="from the emptiest to the fullest")
+        for column in ("images", "MAE", "bias", "share of all errors"):
+            table.add_column(column, justify="right")
+        for group in self.by_crowd(groups):
+            table.add_row(
+                f"{group.fewest:,.0f} to {group.most:,.0f}",
+                str(group.images),
+                f"{group.mae:.2f}",
+                f"{group.bias:+.2f}",
+                f"{group.share:.0%}",
+            )
+        return table
+
     def _rows(self) -> list[tuple[str, str]]:
+        interval = self.mae_interval()
         return [
             ("MAE", f"{self.mae:.2f}"),
+            *([] if interval is None else [("95 % interval of the MAE", f"{interval[0]:.1f} to {interval[1]:.1f}")]),
             ("RMSE (“MSE”)", f"{self.rmse:.2f}"),
             ("NAE", "–" if self.nae is None else f"{self.nae:.3f}"),
             ("bias", f"{self.bias:+.2f}"),

@@ -105,7 +105,7 @@ class Weigher:
             np.concatenate(values), (actions >= 0).sum(1), actions, forced=~(actions == self.task.end).any(1)
         )
 
-    def calibrate(self, bank: FeatureBank, prior: float = 20.0) -> Weigher:
+    def calibrate(self, bank: FeatureBank, prior: float = 5.0) -> Weigher:
         """The same model with its look-up table fitted to what it really says.
 
         An agent that is unsure of a patch settles near the median of its intervals, and because intervals are

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from libra_gym.metrics import Score
 
 
+FEWEST_TO_GROUP = 8
+"""Fewer images than this are not grouped by the size of their crowds."""
+
+
 class ReadoutName(str, Enum):
     """What an interval counts for."""
 
@@ -64,7 +68,10 @@ def evaluate(
         assert dataset is not None
         eye = backbone or model_backbone(counter.about, weights, device)
         score = evaluate_photos(counter, dataset, root, split, eye.to(device), readout.value)
-    Console().print(score.table())
+    console = Console()
+    console.print(score.table())
+    if len(score.records) >= FEWEST_TO_GROUP:
+        console.print(score.crowd_table())
     if json is not None:
         score.save_json(json)
     if csv is not None:

@@ -23,6 +23,9 @@ def train(
     bank: Annotated[
         str | None, typer.Option(help="A feature directory, a bank file, or a name such as 'demo'.")
     ] = None,
+    also: Annotated[
+        list[str] | None, typer.Option(help="Learn from the training images of this bank too; can be repeated.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The directory of the run; it must not exist yet.")] = None,
     algo: Annotated[
         str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}, or your own as package.module:Class.")
@@ -77,6 +80,7 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
             sb3_zip=sb3_zip,
             wandb=wandb,
+            also=also or (),
         )
     with run.held():
         run.begin(config, command_line())

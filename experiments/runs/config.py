@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from libra_gym.quantizer import Quantizer
 
 
 def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
-    """The settings in a `config.json`, which must be just the fields of the dataclass `cls`."""
+    """The settings in a `config.json`: the fields of the dataclass `cls`; those with a default may be missing."""
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -30,7 +30,9 @@ def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise LibraError(f"{str(path)!r} is damaged ({error}); start the {what} anew.") from None
-    if not isinstance(settings, dict) or settings.keys() != {field.name for field in fields(cls)}:
+    known = {field.name for field in fields(cls)}
+    needed = {field.name for field in fields(cls) if field.default is MISSING}
+    if not isinstance(settings, dict) or not needed <= settings.keys() <= known:
         raise LibraError(f"{str(path)!r} is not the configuration of a {what} of this version of libra-gym.")
     return settings
 
@@ -65,6 +67,8 @@ class RunConfig:
     sb3_zip: bool
     wandb: str | None
     """The id of the W&B run."""
+    also: tuple[str, ...] = ()
+    """More banks, by name or absolute path, whose training images are learnt from too."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -78,15 +82,18 @@ class RunConfig:
     @classmethod
     def load(cls, path: Path) -> RunConfig:
         """Read a `config.json`."""
-        return cls(**read_config(path, cls, "run"))
+        settings = read_config(path, cls, "run")
+        return cls(**{**settings, "also": tuple(settings.get("also", ()))})
 
     def open_bank(self) -> tuple[FeatureBank, FeatureBank]:
         """The training and the validation bank, after a check that they are still the same."""
         bank = load_bank(self.bank)
-        if fingerprint(bank) != self.fingerprint:
-            raise LibraError(f"Bank {self.bank!r} has changed since the run began; bring it back, or start a new run.")
-        bank = bank.with_quantizer(Quantizer.from_dict(self.quantizer))
-        return bank.split(self.train_split), bank.split(self.validation_split)
+        training = bank.split(self.train_split).join(*_training_parts(self.also, self.train_split))
+        if _fingerprint(bank, training) != self.fingerprint:
+            names = ", ".join(repr(name) for name in (self.bank, *self.also))
+            raise LibraError(f"Bank {names} has changed since the run began; bring it back, or start a new run.")
+        quantizer = Quantizer.from_dict(self.quantizer)
+        return training.with_quantizer(quantizer), bank.split(self.validation_split).with_quantizer(quantizer)
 
 
 def plan(
@@ -103,12 +110,13 @@ def plan(
     checkpoint_minutes: float = 5.0,
     sb3_zip: bool = False,
     wandb: bool = False,
+    also: Sequence[str] = (),
 ) -> RunConfig:
     """Resolve a run: preset and changes to settings, bank to fingerprint and quantizer, environment to task."""
     algorithm = find_algorithm(algo)
     settings = algorithm.preset(preset, changes)
     opened = load_bank(bank)
-    training = opened.split(train_split)
+    training = opened.split(train_split).join(*_training_parts(also, train_split))
     opened.split(validation_split)  # there must be one to choose the model by
     training = training.with_quantizer(fit_quantizer(training))
     asked = _epochs(settings.pop("epochs"), settings.pop("weighings", None), len(training))
@@ -121,8 +129,8 @@ def plan(
         seed=seed,
         device=str(_device(device)),
         epochs=asked if epochs is None else epochs,
-        bank=bank if bank in bank_names() else str(Path(bank).resolve()),
-        fingerprint=fingerprint(opened),
+        bank=_place(bank),
+        fingerprint=_fingerprint(opened, training),
         train_split=train_split,
         validation_split=validation_split,
         quantizer=training.quantizer.to_dict(),
@@ -130,14 +138,24 @@ def plan(
         num_envs=num_envs,
         env=env,
         settings=settings,
-        about=_about(opened),
+        about=_about(opened, also),
         checkpoint_minutes=checkpoint_minutes,
         sb3_zip=sb3_zip,
         wandb=secrets.token_hex(4) if wandb else None,
+        also=tuple(_place(name) for name in also),
     )
     if not isinstance(config.epochs, int) or config.epochs < 1:
         raise LibraError(f"epochs is {config.epochs}, but a run needs at least 1.")
     return config
+
+
+def _place(bank: str) -> str:
+    """A registered name, or the absolute path of a file or directory."""
+    return bank if bank in bank_names() else str(Path(bank).resolve())
+
+
+def _training_parts(banks: Sequence[str], split: str) -> list[FeatureBank]:
+    return [load_bank(name).split(split) for name in banks]
 
 
 def _epochs(epochs: int, weighings: int | None, patches: int) -> int:
@@ -155,6 +173,12 @@ def fit_quantizer(training: FeatureBank) -> Quantizer:
     if len(edges) > 0 and np.allclose(edges, Quantizer.log(len(edges) + 1).edges):
         return Quantizer.fit_log(counts, readout="mean")
     return training.quantizer.with_means(counts)
+
+
+def _fingerprint(bank: FeatureBank, training: FeatureBank) -> str:
+    """Of all that a run learns from and is judged by; without further banks, of its one bank."""
+    joined = len(training.meta.get("joined", ())) > 1
+    return fingerprint(bank) + (f"+{fingerprint(training)}" if joined else "")
 
 
 def fingerprint(bank: FeatureBank, rows: int = 256) -> str:
@@ -177,7 +201,7 @@ def _task(training: FeatureBank, num_envs: int, env: dict[str, Any]) -> dict[str
     return task
 
 
-def _about(bank: FeatureBank) -> dict[str, Any]:
+def _about(bank: FeatureBank, also: Sequence[str] = ()) -> dict[str, Any]:
     """Where the bank's features come from, as far as it knows."""
     about: dict[str, Any] = {
         key: bank.meta[key] for key in ("dataset", "backbone", "weights", "kernel") if key in bank.meta
@@ -186,6 +210,8 @@ def _about(bank: FeatureBank) -> dict[str, Any]:
         from libra_gym.features.build import PREPROCESSING
 
         about["preprocessing"] = bank.meta.get("preprocessing", PREPROCESSING)
+    if also:
+        about["also"] = [load_bank(name).name for name in also]
     return {"bank": bank.name, **about}
 
 

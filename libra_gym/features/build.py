@@ -58,6 +58,7 @@ def build_features(
     kernel: Kernel = KERNELS[DEFAULT_KERNEL],
     crops: Crops = "none",
     mirror: bool = False,
+    scale: float = 1.0,
     dtype: torch.dtype = torch.float16,
     workers: int = 2,
     skip_bad: bool = False,
@@ -77,12 +78,17 @@ def build_features(
         kernel: how heads are spread over patches. Dots are stored too, so `open_features` can use another.
         crops: `paper` takes the paper's crops and their mirrors instead of whole photos, in the training split only.
         mirror: take each whole photo's mirror too, in the training split only.
+        scale: make each photo larger or smaller first; below 1, crowds are denser than they were photographed.
         dtype: how features are stored, `torch.float16` or `torch.float32`.
         workers: processes which read and decode photos while the backbone works; 0 reads in this one.
         skip_bad: leave out photos that cannot be read and record them, instead of stopping.
         rebuild: throw away what is in `out` and begin anew.
         progress: told after each photo.
     """
+    if scale <= 0:
+        raise LibraError(f"scale is {scale:g}, but it must be greater than 0.")
+    if scale != 1.0 and crops != "none":
+        raise LibraError(f"scale is {scale:g}, but the paper's crops are of photos as they are; leave one of them out.")
     out = Path(out)
     photos = _list_photos(dataset, split)
     recipe = Recipe(
@@ -95,6 +101,7 @@ def build_features(
         kernel=kernel,
         crops=crops,
         mirror=mirror,
+        scale=scale,
         dtype=str(dtype).removeprefix("torch."),
         photos_per_shard=PHOTOS_PER_SHARD,
     )
@@ -110,7 +117,7 @@ def build_features(
             check_same(manifest.recipe, recipe, out)
             _check_unchanged(manifest, [photo for photo, _ in photos], out)
         done = len(manifest.shards) * PHOTOS_PER_SHARD
-        loader = _loader(_Views(photos[done:], crops, mirror, limited=dataset.name == "ucf_qnrf"), workers)
+        loader = _loader(_Views(photos[done:], crops, mirror, scale, limited=dataset.name == "ucf_qnrf"), workers)
         if progress is not None:
             progress(min(done, len(photos)), len(photos))
         while not manifest.complete:
@@ -186,10 +193,13 @@ class _Loaded:
 class _Views(Dataset[_Loaded | Skipped]):
     """Photos, read and cut into views when asked for: the part of the work that happens in other processes."""
 
-    def __init__(self, photos: list[tuple[Photo, str]], crops: Crops, mirror: bool, limited: bool) -> None:
+    def __init__(
+        self, photos: list[tuple[Photo, str]], crops: Crops, mirror: bool, scale: float, limited: bool
+    ) -> None:
         self.photos = photos
         self.crops = crops
         self.mirror = mirror
+        self.scale = scale
         self.limited = limited
         """Whether the paper limits the size of this data set's photos."""
 
@@ -210,7 +220,7 @@ class _Views(Dataset[_Loaded | Skipped]):
     def _views(self, size: Size, training: bool, seed: int) -> list[View]:
         if training and self.crops == "paper":
             return qnrf_crops(size, seed) if self.limited else paper_crops(size, seed)
-        whole = qnrf(size) if self.limited else full(size)
+        whole = full(size, scale=self.scale * (qnrf(size).scale if self.limited else 1.0))
         return [whole, whole.mirrored()] if training and self.mirror else [whole]
 
 

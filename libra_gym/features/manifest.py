@@ -34,6 +34,7 @@ class Recipe:
     mirror: bool
     dtype: str
     photos_per_shard: int
+    scale: float = 1.0
 
     @property
     def shards(self) -> int:
@@ -136,6 +137,7 @@ class Manifest:
 def remake(recipe: Recipe, directory: Path) -> str:
     """The command that makes a cache anew."""
     crops = (" --crops paper" if recipe.crops == "paper" else "") + (" --mirror" if recipe.mirror else "")
+    crops += f" --scale {recipe.scale:g}" if recipe.scale != 1.0 else ""
     return (
         f"`libra features --dataset {recipe.dataset} --root DIR --split {recipe.split} --backbone {recipe.backbone} "
         f"--weights FILE{crops} --out {directory} --rebuild`"

@@ -108,6 +108,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         "kernel": (kernel or recipe.kernel).to_dict(),
         "crops": recipe.crops,
         "mirror": recipe.mirror,
+        "scale": recipe.scale,
         "skipped": [photo.name for photo in manifest.skipped],
     }
     return FeatureBank(

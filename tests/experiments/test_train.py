@@ -29,7 +29,7 @@ from agents.libra_dqn.learner import Learner
 from agents.registry import ALGORITHMS, find_algorithm, parse_changes
 from experiments.cli import app
 from experiments.runs.checkpoint import Checkpoint
-from experiments.runs.config import fit_quantizer, plan
+from experiments.runs.config import RunConfig, fit_quantizer, plan
 from libra_gym import LibraError, Quantizer, load_bank
 from libra_gym.backbones import load_backbone
 from libra_gym.counter import Counter as PhotoCounter
@@ -179,6 +179,44 @@ def test_a_run_does_not_go_on_with_another_bank(tmp_path):
     load_bank.cache_clear()
     with pytest.raises(LibraError, match="has changed since the run began"):
         libra("train", "--resume", run, "--epochs", "2")
+
+
+def test_a_run_can_learn_from_further_banks(bank, tmp_path):
+    """From their training images alone; it is judged on the first bank's validation images, and goes on with all."""
+    more, run = tmp_path / "more.safetensors", tmp_path / "run"
+    crowds = make_bank(images=10, rows=6, cols=6, seed=1)
+    crowds = replace(crowds, counts=crowds.counts * 3, quantizer=None)
+    crowds.save(more)
+    libra(*begin(bank, run, "--also", str(more), epochs=1))
+    config = RunConfig.load(run / "config.json")
+    assert config.about["also"] == [crowds.name]
+    training, validation = config.open_bank()
+    first = load_bank(str(bank))
+    assert len(training) == 2 * len(first.split("train"))
+    assert validation.images == first.split("validation").images
+    assert training.quantizer == validation.quantizer
+    counts = torch.cat([first.split("train").counts, crowds.split("train").counts])
+    assert training.quantizer == Quantizer.fit_log(counts.numpy(), readout="mean")
+    libra("train", "--resume", run, "--epochs", "2")
+    assert len(progress(run)) == 2
+    more.unlink()
+    make_bank(images=10, rows=6, cols=6, seed=2).save(more)
+    load_bank.cache_clear()
+    with pytest.raises(LibraError, match=r"more\.safetensors' has changed"):
+        libra("train", "--resume", run, "--epochs", "3")
+
+
+def test_a_run_of_an_earlier_version_is_still_read(bank, whole):
+    """Its configuration knows nothing of further banks."""
+    config = whole / "config.json"
+    text = config.read_text(encoding="utf-8")
+    older = {key: value for key, value in json.loads(text).items() if key != "also"}
+    config.write_text(json.dumps(older), encoding="utf-8")
+    assert RunConfig.load(config).also == ()
+    config.write_text(json.dumps({**older, "hue": 1}), encoding="utf-8")
+    with pytest.raises(LibraError, match="not the configuration"):
+        RunConfig.load(config)
+    config.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize(("minutes", "cursor"), [(0, 11 * 16), (60, 0)], ids=["each block", "each epoch"])

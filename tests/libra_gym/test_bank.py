@@ -58,6 +58,26 @@ def test_selecting_images_out_of_order(small_bank):
     np.testing.assert_array_equal(picked.features[:12], small_bank.features[48:60])
 
 
+def test_banks_of_one_backbone_can_be_joined(small_bank):
+    """Image after image, with the first one's quantizer."""
+    other = make_bank(seed=1).split("train")
+    joined = small_bank.join(other)
+    assert joined.images == (*small_bank.images, *other.images)
+    np.testing.assert_array_equal(joined.features, torch.cat([small_bank.features, other.features]))
+    np.testing.assert_array_equal(joined.counts, torch.cat([small_bank.counts, other.counts]))
+    assert joined.quantizer == small_bank.quantizer
+    assert small_bank.join() is small_bank
+
+
+def test_banks_of_other_backbones_cannot_be_joined(small_bank):
+    seen, otherwise = (replace(small_bank, meta={"weights": letter * 64}) for letter in "ab")
+    with pytest.raises(LibraError, match="bbbbbbbbbbbb"):
+        seen.join(otherwise)
+    wide = replace(small_bank, features=torch.zeros(len(small_bank), small_bank.channels + 1))
+    with pytest.raises(LibraError, match="features a patch"):
+        small_bank.join(wide)
+
+
 @pytest.mark.parametrize("compress", [False, True])
 def test_saving_and_loading(small_bank, tmp_path, compress):
     points = tuple(np.full((i, 2), i, dtype=np.float32) for i in range(6))

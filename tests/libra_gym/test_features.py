@@ -144,6 +144,28 @@ def test_a_mirrored_photo_has_the_same_people(photos: Path, tmp_path: Path) -> N
     assert len(bank.images) == 2 * len(SIZES) + 2
 
 
+def test_a_scaled_photo_has_the_same_people_on_fewer_patches(photos: Path, tmp_path: Path) -> None:
+    make(photos, tmp_path / "whole")
+    make(photos, tmp_path / "half", scale=0.5, mirror=True)
+    whole, half = open_features(tmp_path / "whole"), open_features(tmp_path / "half")
+    assert half.meta["scale"] == 0.5
+    twins = [image for image in half.images if not image.name.endswith("#1")]
+    assert len(twins) == len(whole.images) < len(half.images)
+    for plain, small in zip(whole.images, twins):
+        assert (small.name, small.people) == (plain.name, plain.people)
+        assert small.size == tuple(round(side * 0.5) for side in plain.size)
+    assert len(half) < len(whole)
+    assert float(half.counts.max()) > float(whole.counts.max())
+    with pytest.raises(LibraError, match=r"scale 0\.5 and this run has 1\.0"):
+        make(photos, tmp_path / "half", mirror=True)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [({"scale": 0.0}, "greater than 0"), ({"crops": "paper"}, "leave one")])
+def test_an_impossible_scale_is_refused(photos: Path, tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(LibraError, match=said):
+        make(photos, tmp_path / "out", **{"scale": 0.5, **wrong})
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_another_kernel_needs_no_backbone(photos: Path, tmp_path: Path, kernel: str) -> None:
     make(photos, tmp_path / "one", crops="paper")
