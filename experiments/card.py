@@ -32,6 +32,7 @@ def make_card(config: RunConfig, score: Score, notes: dict[str, str]) -> dict[st
         "data": {
             "dataset": config.about.get("dataset", config.about["bank"]),
             "trained on": config.train_split,
+            "and on the banks": config.about.get("also"),
             "validated on": config.validation_split,
         },
         "recipe": {

@@ -24,8 +24,8 @@ LIBRA = Recipe("libra_dqn")
 PAPER_REWARDS = LIBRA.but(env__rewards__shape="paper", quantile=0.5, loss="mse")
 """The paper's rewards with our optimiser, each for its own step alone (γ = 0, as in `LIBRA`): with a discount of 0.9 it
 pays to dawdle (docs/experiments.md), and after an epoch most people are missed."""
-QUANTILES = {"shanghaitech_b": 0.62}
-"""Data sets whose validation photos want another `quantile` than the preset's: most patches of B are empty."""
+PRESETS = {"shanghaitech_b": "sparse"}
+"""Data sets with another preset of LibraNet than `default`: most patches of B are empty."""
 REAL_COUNTS = LIBRA.but(env__env_id="LibraWeighingContinuous-v0")
 """Weighing real-valued counts, for backbones that were trained by regression."""
 CLASSIFIER = Recipe("head_classification")
@@ -75,7 +75,7 @@ def _entry(planner: Planner, row: str, where: str, recipe: Recipe, **settings: s
 
 def _libra(dataset: str) -> Recipe:
     """LibraNet as we train it on this data set."""
-    return LIBRA.but(quantile=QUANTILES[dataset]) if dataset in QUANTILES else LIBRA
+    return replace(LIBRA, preset=PRESETS.get(dataset, LIBRA.preset))
 
 
 def _sota(planner: Planner) -> list[Entry]:
