@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_FEWEST_TO_REDRAW = 10
 GAME_LEVELS = 4
 """GAME 0 to 3."""
 _PARTS = 2 ** (GAME_LEVELS - 1)  # a side is cut in this many at the finest level
+_FEWEST_TO_REDRAW = 10
+"""Of fewer images, an interval of the MAE would say little and promise much."""
 
 
 @dataclass(frozen=True)
