@@ -258,7 +258,6 @@ class FeatureBank:
             counts=torch.cat([bank.counts.to(self.device) for bank in banks]),
             images=tuple(image for bank in banks for image in bank.images),
             points=None if any(dots is None for dots in points) else tuple(d for dots in points for d in dots or ()),
-            meta={**self.meta, "joined": [bank.name for bank in banks]},
             divide=None,
         )
 

@@ -9,6 +9,8 @@ import torch
 from hypothesis import settings
 
 from libra_gym.bank import BankImage, FeatureBank
+from libra_gym.counts import patch_counts
+from libra_gym.quantizer import Quantizer
 
 # Tests run side by side: threads that wait for each other's cores, here or in a subprocess, cost more than they give.
 torch.set_num_threads(1)
@@ -54,3 +56,28 @@ def shared() -> Path:
     if not (SHARED / "weights").is_dir():
         pytest.skip("the real data and weights are not at hand")
     return SHARED
+
+
+def telling_bank(sizes=((70, 100), (32, 33), (200, 65), (1, 1)), seed=0):
+    """A bank of photos of any size whose first feature is the true interval and whose second is the true count."""
+    rng = np.random.default_rng(seed)
+    points = tuple((rng.random((rng.integers(0, 60), 2)) * size[::-1]).astype(np.float32) for size in sizes)
+    maps = [patch_counts(dots, size) for dots, size in zip(points, sizes)]
+    counts = torch.from_numpy(np.concatenate([m.ravel() for m in maps]))
+    quantizer = Quantizer.fit_log(counts.numpy(), readout="mean")
+    features = torch.stack([quantizer.quantize(counts).float(), counts], dim=1)
+    images = tuple(
+        BankImage(f"photo-{i}", "test", *maps[i].shape, size, float(len(points[i]))) for i, size in enumerate(sizes)
+    )
+    return FeatureBank("telling", features, counts, images, quantizer, points)
+
+
+def hand_made_bank():
+    """Two photos on which every figure can be worked out on paper; one interval per person."""
+    images = (BankImage("square", "test", 2, 2, (64, 64), 3.0), BankImage("strip", "test", 1, 2, (32, 48), 5.0))
+    counts = torch.tensor([1.0, 0.0, 2.0, 0.0, 4.0, 0.0])
+    points = (
+        np.array([[1, 1], [1, 63], [31, 33]], dtype=np.float32),  # one top left, two bottom left
+        np.array([[1, 1], [1, 31], [30, 1], [30, 31], [47, 31]], dtype=np.float32),  # the dots' photo is 48 wide
+    )
+    return FeatureBank("by hand", torch.zeros(6, 2), counts, images, Quantizer.integer(4), points)

@@ -49,7 +49,7 @@ class RunConfig:
     bank: str
     """A registered name, or the absolute path of a file or feature directory."""
     fingerprint: str
-    """Of the bank; a run goes on only with the bank it began with."""
+    """Of the bank and those of `also`; a run goes on only with the banks it began with."""
     train_split: str
     validation_split: str
     quantizer: dict[str, Any]
@@ -88,11 +88,11 @@ class RunConfig:
     def open_bank(self) -> tuple[FeatureBank, FeatureBank]:
         """The training and the validation bank, after a check that they are still the same."""
         bank = load_bank(self.bank)
-        training = bank.split(self.train_split).join(*_training_parts(self.also, self.train_split))
-        if _fingerprint(bank, training) != self.fingerprint:
+        more = _training_parts(self.also, self.train_split)
+        if _fingerprints(bank, more) != self.fingerprint:
             names = ", ".join(repr(name) for name in (self.bank, *self.also))
             raise LibraError(f"Bank {names} has changed since the run began; bring it back, or start a new run.")
-        quantizer = Quantizer.from_dict(self.quantizer)
+        training, quantizer = bank.split(self.train_split).join(*more), Quantizer.from_dict(self.quantizer)
         return training.with_quantizer(quantizer), bank.split(self.validation_split).with_quantizer(quantizer)
 
 
@@ -116,7 +116,8 @@ def plan(
     algorithm = find_algorithm(algo)
     settings = algorithm.preset(preset, changes)
     opened = load_bank(bank)
-    training = opened.split(train_split).join(*_training_parts(also, train_split))
+    more = _training_parts(also, train_split)
+    training = opened.split(train_split).join(*more)
     opened.split(validation_split)  # there must be one to choose the model by
     training = training.with_quantizer(fit_quantizer(training))
     asked = _epochs(settings.pop("epochs"), settings.pop("weighings", None), len(training))
@@ -130,7 +131,7 @@ def plan(
         device=str(_device(device)),
         epochs=asked if epochs is None else epochs,
         bank=_place(bank),
-        fingerprint=_fingerprint(opened, training),
+        fingerprint=_fingerprints(opened, more),
         train_split=train_split,
         validation_split=validation_split,
         quantizer=training.quantizer.to_dict(),
@@ -138,7 +139,7 @@ def plan(
         num_envs=num_envs,
         env=env,
         settings=settings,
-        about=_about(opened, also),
+        about=_about(opened, more),
         checkpoint_minutes=checkpoint_minutes,
         sb3_zip=sb3_zip,
         wandb=secrets.token_hex(4) if wandb else None,
@@ -175,10 +176,9 @@ def fit_quantizer(training: FeatureBank) -> Quantizer:
     return training.quantizer.with_means(counts)
 
 
-def _fingerprint(bank: FeatureBank, training: FeatureBank) -> str:
-    """Of all that a run learns from and is judged by; without further banks, of its one bank."""
-    joined = len(training.meta.get("joined", ())) > 1
-    return fingerprint(bank) + (f"+{fingerprint(training)}" if joined else "")
+def _fingerprints(bank: FeatureBank, more: Sequence[FeatureBank]) -> str:
+    """Of all that a run learns from and is judged by."""
+    return "+".join(fingerprint(each) for each in (bank, *more))
 
 
 def fingerprint(bank: FeatureBank, rows: int = 256) -> str:
@@ -201,7 +201,7 @@ def _task(training: FeatureBank, num_envs: int, env: dict[str, Any]) -> dict[str
     return task
 
 
-def _about(bank: FeatureBank, also: Sequence[str] = ()) -> dict[str, Any]:
+def _about(bank: FeatureBank, more: Sequence[FeatureBank]) -> dict[str, Any]:
     """Where the bank's features come from, as far as it knows."""
     about: dict[str, Any] = {
         key: bank.meta[key] for key in ("dataset", "backbone", "weights", "kernel") if key in bank.meta
@@ -210,8 +210,8 @@ def _about(bank: FeatureBank, also: Sequence[str] = ()) -> dict[str, Any]:
         from libra_gym.features.build import PREPROCESSING
 
         about["preprocessing"] = bank.meta.get("preprocessing", PREPROCESSING)
-    if also:
-        about["also"] = [load_bank(name).name for name in also]
+    if more:
+        about["also"] = [each.name for each in more]
     return {"bank": bank.name, **about}
 
 
