@@ -101,7 +101,7 @@ class Session:
         counted, pixels = self._count(path)
         entry = _entry(path, counted, time.perf_counter() - start)
         if self.overlay is not None:
-            self._save(overlay_figure(pixels, counted.patch_map, _title(path, counted)), path)
+            self._save(overlay_figure(self.counter.look(pixels), counted.patch_map, _title(path, counted)), path)
         self.entries.append(entry)
 
     def _video(self, path: Path, bar: Progress) -> None:

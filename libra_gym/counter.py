@@ -21,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from libra_gym.backbones import STRIDE, Backbone, load_backbone
+from libra_gym.datasets.views import full
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
@@ -50,7 +51,7 @@ class Counted:
     high: float | None
     coverage: float | None
     patch_map: npt.NDArray[np.float32]
-    """People in each 32×32 patch of what was counted, `(rows, cols)`."""
+    """People in each 32×32 patch of what was counted, `(rows, cols)`; see `Counter.look`."""
     seconds: float
 
 
@@ -90,14 +91,24 @@ class Counter:
         Args:
             photo: a file, or RGB pixels `uint8 (height, width, 3)`.
             region: left, top, width and height of the part to count, in pixels; the rest is cut off first.
-            max_side: make what is counted smaller if its longer side has more pixels. By default nothing is scaled.
+            max_side: make what is counted smaller if its longer side has more pixels, before it gets the model's own
+                scale. By default there is no limit.
         """
         start = time.perf_counter()
-        people = self._weigh(view(photo, region, max_side))
+        people = self._weigh(self.look(view(photo, region, max_side)))
         total = float(people.sum(dtype=np.float64))
         low, high = (None, None) if self.uncertainty is None else self.uncertainty.interval(total)
         coverage = None if self.uncertainty is None else self.uncertainty.coverage
         return Counted(total, low, high, coverage, people, time.perf_counter() - start)
+
+    @property
+    def scale(self) -> float:
+        """How many times larger than it is a photo is looked at: as the photos that the model learnt from were."""
+        return float(self.weigher.about.get("scale", 1.0))
+
+    def look(self, pixels: Pixels) -> Pixels:
+        """The photo in the size in which it is counted."""
+        return pixels if self.scale == 1.0 else full(pixels.shape[:2], scale=self.scale).apply_image(pixels)
 
     def _weigh(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """People in each patch `(rows, cols)`."""

@@ -97,13 +97,7 @@ class Score:
         It knows of the chance in which photos were drawn, and nothing of seeds or of what was chosen on these photos.
         None if there are fewer than ten, or if all errors are alike.
         """
-        from scipy.stats import bootstrap
-
-        errors = np.abs(self.errors)
-        if len(errors) < _FEWEST_TO_REDRAW or np.ptp(errors) == 0:
-            return None
-        drawn = bootstrap((errors,), np.mean, confidence_level=confidence, rng=np.random.default_rng(0))
-        return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
+        return redrawn_mean(np.abs(self.errors), confidence)
 
     def by_crowd(self, groups: int = 4) -> tuple[CrowdGroup, ...]:
         """The errors of equally many images each, from the emptiest to the fullest: a mean over all can hide them."""
@@ -187,6 +181,16 @@ class Score:
             *((f"GAME {level}", f"{self.game[level]:.2f}") for level in range(1, GAME_LEVELS)),
             ("patches in their interval", "–" if self.interval_accuracy is None else f"{self.interval_accuracy:.1%}"),
         ]
+
+
+def redrawn_mean(values: Floats, confidence: float = 0.95) -> tuple[float, float] | None:
+    """An interval of the mean of what the values were drawn from (bootstrap); None of too few, or of equal ones."""
+    from scipy.stats import bootstrap
+
+    if len(values) < _FEWEST_TO_REDRAW or np.ptp(values) == 0:
+        return None
+    drawn = bootstrap((values,), np.mean, confidence_level=confidence, rng=np.random.default_rng(0))
+    return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
 
 
 def score(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from libra_gym.datasets.images import is_jpeg, read_bytes
+from libra_gym.datasets.views import resized
 from libra_gym.errors import LibraError
 
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -83,8 +84,7 @@ def limit_side(pixels: Pixels, max_side: int) -> Pixels:
     scale = max_side / max(height, width)
     if scale >= 1:
         return pixels
-    size = max(round(width * scale), 1), max(round(height * scale), 1)
-    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+    return resized(pixels, (max(round(height * scale), 1), max(round(width * scale), 1)))
 
 
 # -------------------------------------------------------------------------------------------------------------- videos

@@ -52,13 +52,18 @@ def evaluate(
     ] = ReadoutName.mean,
     json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the people and the count of each image to this file.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Compare image by image with the counts in this file of --csv.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where the backbone runs: 'cpu' or 'cuda'.")] = "cpu",
 ) -> None:
     """Count the images of a bank or data set, and print the errors."""
     from experiments.runs.counter import open_joined
+    from libra_gym.paired import compare, read_counts
 
     if (bank is None) == (dataset is None):
         raise LibraError("`libra evaluate` needs either --bank or --dataset.")
+    others = None if against is None else read_counts(against)
     counter, backbone = open_joined(model)
     if backbone is not None and weights is not None:
         raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
@@ -76,6 +81,9 @@ def evaluate(
         score.save_json(json)
     if csv is not None:
         score.save_csv(csv)
+    if others is not None:
+        assert against is not None
+        console.print(compare(score, others).table(f"against {against.name}"))
 
 
 def evaluate_bank(counter: Counter, bank: FeatureBank, readout: str = "mean") -> Score:
@@ -121,9 +129,15 @@ def evaluate_photos(
 
     photos = open_dataset(dataset, root)
     with TemporaryDirectory() as cache:
-        build_features(photos, split, backbone, cache, kernel=model_kernel(counter.about), workers=0)
+        about = counter.about
+        build_features(photos, split, backbone, cache, kernel=model_kernel(about), scale=model_scale(about), workers=0)
         bank = replace(open_features(cache), name=f"{dataset} {split}")
         return counter.evaluate(bank, readout)
+
+
+def model_scale(about: dict[str, Any]) -> float:
+    """How many times larger than they are photos were when the model's training bank was made."""
+    return float(about.get("scale", 1.0))
 
 
 def model_kernel(about: dict[str, Any]) -> Kernel:

@@ -51,7 +51,7 @@ def show(
     device: Annotated[str, typer.Option(help="Where the backbone runs: 'cpu' or 'cuda'.")] = "cpu",
 ) -> None:
     """Draw how a photo is weighed: operators and values of a region step by step, Q values of a patch, a count map."""
-    from experiments.commands.evaluate import check_features, model_backbone, model_kernel
+    from experiments.commands.evaluate import check_features, model_backbone, model_kernel, model_scale
     from experiments.runs.counted import count_bank
     from experiments.runs.counter import open_joined
     from experiments.runs.pictures import animate, draw_count_map, draw_weighing
@@ -63,7 +63,7 @@ def show(
     counter, backbone = open_joined(model)
     if image is not None:
         eye = backbone or model_backbone(counter.about, weights, device)
-        scene = photo_scene(image, points, eye, model_kernel(counter.about))
+        scene = photo_scene(image, points, eye, model_kernel(counter.about), model_scale(counter.about))
     else:
         assert bank is not None
         opened = load_bank(bank)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from experiments.runs.pictures import head_dots
 from libra_gym.bank import BankImage, FeatureBank
-from libra_gym.counts import Kernel, inside, patch_counts
+from libra_gym.counts import Kernel, inside
 from libra_gym.datasets import open_dataset
 from libra_gym.datasets.folder import read_dots
+from libra_gym.datasets.views import full, resized
 from libra_gym.errors import LibraError
 from libra_gym.photos import Pixels, read_photo
 
@@ -37,14 +37,19 @@ class Scene:
     """Otherwise the bank's counts mean nothing."""
 
 
-def photo_scene(path: Path, dots: Path | None, backbone: Backbone, kernel: Kernel) -> Scene:
-    """A photo as the backbone sees it, with the counts of its dots where a CSV or JSON file of them is given."""
+def photo_scene(path: Path, dots: Path | None, backbone: Backbone, kernel: Kernel, scale: float = 1.0) -> Scene:
+    """A photo as the backbone sees it, with the counts of its dots where a CSV or JSON file of them is given.
+
+    `scale` makes it larger first, as the photos that a model learnt from were.
+    """
     from libra_gym.tiling import tiled_features
 
     points = None if dots is None else _read_points(dots)
-    pixels = read_photo(path)
-    size = (pixels.shape[0], pixels.shape[1])
-    people = patch_counts(np.zeros((0, 2)) if points is None else points, size, kernel)
+    photo = read_photo(path)
+    size = (photo.shape[0], photo.shape[1])
+    seen = full(size, scale=scale)
+    pixels = seen.apply_image(photo)
+    people = seen.patch_counts(np.zeros((0, 2)) if points is None else points, size, kernel)
     rows, cols = people.shape
     features = torch.zeros(rows, cols, backbone.channels)
     for tile, part in tiled_features(backbone, pixels):
@@ -54,8 +59,8 @@ def photo_scene(path: Path, dots: Path | None, backbone: Backbone, kernel: Kerne
         path.name,
         features.flatten(0, 1),
         torch.from_numpy(people.ravel()),
-        (BankImage(path.stem, "photo", rows, cols, size, heads),),
-        points=None if points is None else (points,),
+        (BankImage(path.stem, "photo", rows, cols, seen.size, heads),),
+        points=None if points is None else (seen.apply_points(points, size),),
     )
     return Scene(bank, pixels, truth_known=points is not None)
 
@@ -98,20 +103,9 @@ def photo_source(bank: FeatureBank, dataset: str | None, root: Path | None) -> P
                 f"The data set {name!r} has no photo {image.name!r}, which bank {bank.name!r} has; give the data set "
                 "that the bank was made from."
             )
-        return _as_seen(photos[image.name].image(), image)
+        return resized(photos[image.name].image(), image.size)  # as the backbone saw it
 
     return find
-
-
-def _as_seen(pixels: Pixels, image: BankImage) -> Pixels:
-    """The photo in the size in which the backbone saw it."""
-    height, width = image.size
-    if pixels.shape[:2] == image.size:
-        return pixels
-    seen: npt.NDArray[np.uint8] = np.asarray(
-        cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8
-    )
-    return seen
 
 
 def _read_points(path: Path) -> npt.NDArray[np.float32]:

@@ -56,11 +56,7 @@ class View:
 
     def apply_image(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The view's pixels, a contiguous array of its own."""
-        height, width = self._scaled((image.shape[0], image.shape[1]))
-        if (height, width) != image.shape[:2]:
-            shrinks = height * width < image.shape[0] * image.shape[1]
-            scaled = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
-            image = np.asarray(scaled, np.uint8)
+        image = resized(image, self._scaled((image.shape[0], image.shape[1])))
         box = image[self.y : self.y + self.height, self.x : self.x + self.width]
         return np.array(box[:, ::-1] if self.mirror else box, order="C")
 
@@ -103,6 +99,15 @@ class View:
 def scaled_size(size: Size, scale: float) -> Size:
     """A photo's height and width after scaling, at least one pixel each."""
     return max(round(size[0] * scale), 1), max(round(size[1] * scale), 1)
+
+
+def resized(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
+    """The photo with this height and width: averaged where it shrinks, interpolated where it grows."""
+    if pixels.shape[:2] == size:
+        return pixels
+    shrinks = size[0] * size[1] < pixels.shape[0] * pixels.shape[1]
+    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(pixels, size[::-1], interpolation=how), np.uint8)
 
 
 def full(size: Size, *, scale: float = 1.0, offset: tuple[int, int] = (0, 0), mirror: bool = False) -> View:

@@ -95,6 +95,10 @@ def test_a_photo_is_shown_with_the_models_own_backbone_and_with_dots_where_they_
     assert torch.nonzero(dotted.bank.counts).ravel().tolist() == [0, 13]  # of 4 rows and 5 columns
     seen = backbone(preprocess(plain.pixels)[None])[0].flatten(1).T
     torch.testing.assert_close(plain.bank.features, seen)
+    larger = photo_scene(photo, dots, backbone, KERNELS["points"], scale=2.0)
+    assert larger.pixels.shape == (200, 260, 3)
+    assert torch.nonzero(larger.bank.counts).ravel().tolist() == [0, 5 * 9 + 7]  # of 7 rows and 9 columns
+    assert larger.bank.points[0].tolist() == [[10, 10], [240, 180]]
     with pytest.raises(LibraError, match="--weights FILE"):
         libra("show", model, "--image", photo, "--out", tmp_path / "none")
     with pytest.raises(LibraError, match=r"dots\.txt"):

@@ -446,7 +446,8 @@ def test_ones_own_algorithm_needs_no_registration(bank, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------------- photos
 
 
-def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_own_weights(tmp_path):
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_own_weights(scale, tmp_path):
     rng = np.random.default_rng(0)
     photos = tmp_path / "photos"
     for name in ("train/a", "train/b", "validation/c", "test/d"):
@@ -459,7 +460,7 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
     save_file({key: value.contiguous() for key, value in backbone.state_dict().items()}, weights)
     data = ("--dataset", "folder", "--root", photos)
     bank = tmp_path / "bank"
-    own = ("--backbone", "mobilenet_v3_large", "--weights", weights, "--workers", 0)
+    own = ("--backbone", "mobilenet_v3_large", "--weights", weights, "--workers", 0, "--scale", scale)
     libra("features", *data, "--split", "train+validation+test", *own, "--out", bank)
     run = tmp_path / "run"
     libra(*begin(bank, run, epochs=1))
@@ -475,9 +476,16 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
     PhotoCounter(backbone, Weigher.load(run / "best.safetensors")).save(joined, "float32")
     libra("evaluate", joined, *data, "--split", "test", "--json", tmp_path / "c.json", "--csv", tmp_path / "c.csv")
     assert json.loads((tmp_path / "c.json").read_text()) == {**a, "bank": "folder test"}
+    (record,) = a["records"]  # a photo of the user's own is counted in the same size
+    assert PhotoCounter.load(joined).count(photos / "test/d.png").count == pytest.approx(record["count"], rel=1e-3)
     (header, *lines) = csv.reader((tmp_path / "c.csv").open())
     assert header[:4] == ["name", "split", "people", "count"]
     assert [float(line[3]) for line in lines] == pytest.approx([record["count"] for record in a["records"]], abs=0.01)
+    text = libra("evaluate", run, "--bank", bank, "--split", "test", "--against", tmp_path / "c.csv")
+    assert "against c.csv" in text
+    assert "of 1 images" in text
+    with pytest.raises(LibraError, match=r"none\.csv' cannot be read"):
+        libra("evaluate", run, "--bank", bank, "--split", "test", "--against", tmp_path / "none.csv")
     with pytest.raises(LibraError, match="leave --weights out"):
         libra("evaluate", joined, *data, "--split", "test", "--weights", weights)
 

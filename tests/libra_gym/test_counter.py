@@ -1,5 +1,6 @@
 """Photo in, number out, from one file."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -80,6 +81,20 @@ def test_files_regions_and_sizes(counter, tmp_path):
     assert part.patch_map.shape == (2, 3)
     assert part.count == counter.count(photo()[64:128, 32:128]).count
     assert counter.count(path, max_side=100).patch_map.shape == (3, 4)
+
+
+def test_photos_are_counted_in_the_size_that_the_model_learnt_from(counter):
+    larger = Counter(counter.backbone, copy.copy(counter.weigher))
+    larger.weigher.about = {"bank": "none", "scale": 1.5}
+    assert (counter.scale, larger.scale) == (1.0, 1.5)
+    np.testing.assert_array_equal(counter.look(photo()), photo())
+    seen = larger.look(photo())
+    assert seen.shape == (225, 300, 3)
+    counted = larger.count(photo())
+    assert counted.patch_map.shape == (8, 10)
+    np.testing.assert_array_equal(counted.patch_map, counter.count(seen).patch_map)
+    assert counted.count != counter.count(photo()).count
+    assert larger.count(photo(), max_side=100).patch_map.shape == (4, 5)  # 75 × 100, then 112 × 150
 
 
 def test_a_photo_in_tiles_gives_the_same_count(monkeypatch):
