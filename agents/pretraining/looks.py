@@ -64,11 +64,11 @@ class Scene:
 
 
 def make_look(size: Size, settings: PretrainSettings, number: int, rng: np.random.Generator) -> Look:
-    """Look number `number` at a photo: the first is the photo as it is, every second one is mirrored."""
+    """Look number `number` at a photo: the first is the photo at the settings' scale, every second one is mirrored."""
     if number == 0:
-        return Look(full(size))
+        return Look(full(size, scale=settings.scale))
     low, high = settings.scales
-    scale = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+    scale = settings.scale * float(np.exp(rng.uniform(np.log(low), np.log(high))))
     brightness, contrast = rng.uniform(-settings.colours, settings.colours, 2)
     grey = bool(rng.random() < settings.grey)
     return Look(full(size, scale=scale, mirror=number % 2 == 1), float(brightness), 1.0 + float(contrast), grey)

@@ -51,8 +51,11 @@ class PretrainSettings:
     """What an update keeps of an exponential average of the weights, which is judged and saved; 0: no average."""
     views: int = 2
     """Looks at each photo that are cached. The first is the photo as it is, every second one mirrored."""
+    scale: float = 1.0
+    """How many times larger than it is every photo is looked at, in training and in validation (`libra features
+    --scale`)."""
     scales: tuple[float, float] = (1.0, 1.0)
-    """All looks but the first are scaled by a factor from this range."""
+    """All looks but the first are scaled by a factor from this range as well."""
     colours: float = 0.0
     """All looks but the first have brightness and contrast changed by up to this share."""
     grey: float = 0.0
@@ -83,6 +86,8 @@ class PretrainSettings:
         for name in ("epochs", "crops_per_photo", "batch_size", "accumulate", "views"):
             if getattr(self, name) < 1:
                 raise LibraError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if not self.scale > 0:
+            raise LibraError(f"scale must be greater than 0; got {self.scale}.")
         low, high = self.scales
         if not 0 < low <= high:
             raise LibraError(f"scales must be two ascending positive factors; got {list(self.scales)}.")

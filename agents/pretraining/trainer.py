@@ -25,7 +25,7 @@ from libra_gym.backbones import Backbone, hash_weights, read_weights
 from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counts import KERNELS
 from libra_gym.datasets import CrowdDataset
-from libra_gym.datasets.views import full
+from libra_gym.datasets.views import View, full
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import write_whole
 from libra_gym.metrics import Score, score
@@ -109,7 +109,7 @@ class Pretrainer:
         kernel = KERNELS[settings.kernel]
         self.training = [Scene.read(photo, split, kernel) for photo in dataset.photos(split)]
         self.validation = [Scene.read(photo, validation, kernel) for photo in dataset.photos(validation)]
-        counts = np.concatenate([full(scene.size).integrate(scene.density).ravel() for scene in self.training])
+        counts = np.concatenate([self._view(scene).integrate(scene.density).ravel() for scene in self.training])
         if settings.bins == "log":
             self.quantizer = Quantizer.fit_log(counts, readout="mean")
         else:
@@ -241,21 +241,26 @@ class Pretrainer:
         device = self.accelerator.device
         counts: dict[Readout, list[Tensor]] = {readout: [] for readout in self.readouts}
         for scene in self.validation:
-            out = counter(self.cache.whole(scene, Look(full(scene.size)))[None].to(device))
+            out = counter(self.cache.whole(scene, Look(self._view(scene)))[None].to(device))
             for readout in self.readouts:
                 counts[readout].append(counter.head.read(out, readout).flatten().cpu())
         bank = self._validation_bank()
         return {readout: score(torch.cat(parts), bank) for readout, parts in counts.items()}
 
+    def _view(self, scene: Scene) -> View:
+        """The whole photo in the size in which it is counted."""
+        return full(scene.size, scale=self.settings.scale)
+
     def _validation_bank(self) -> FeatureBank:
         """The validation photos' truth; features have no place in it."""
-        people = [full(scene.size).integrate(scene.density) for scene in self.validation]
+        views = [self._view(scene) for scene in self.validation]
+        people = [view.integrate(scene.density) for view, scene in zip(views, self.validation, strict=True)]
         images = tuple(
-            BankImage(scene.photo.name, scene.split, grid.shape[0], grid.shape[1], scene.size, float(len(scene.points)))
-            for scene, grid in zip(self.validation, people, strict=True)
+            BankImage(scene.photo.name, scene.split, *view.grid, view.size, float(len(scene.points)))
+            for scene, view in zip(self.validation, views, strict=True)
         )
         flat = torch.from_numpy(np.concatenate([grid.ravel() for grid in people]))
-        points = tuple(scene.points for scene in self.validation)
+        points = tuple(view.apply_points(s.points, s.size) for view, s in zip(views, self.validation, strict=True))
         return FeatureBank("validation", torch.zeros(len(flat), 1), flat, images, self.quantizer, points)
 
     # -------------------------------------------------------------------------------------------------------- saving

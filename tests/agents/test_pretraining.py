@@ -116,6 +116,13 @@ class TestCrops:
         look = make_look(scene.size, settings(scales=(0.5, 2.0), colours=0.5, grey=1.0), 0, np.random.default_rng(0))
         np.testing.assert_array_equal(look.pixels(scene.photo.image()), scene.photo.image())
 
+    def test_every_look_can_be_larger(self, scene):
+        larger = settings(scale=1.5, scales=(0.8, 1.2))
+        first, *others = (make_look(scene.size, larger, number, np.random.default_rng(number)) for number in range(9))
+        assert first.view == full(scene.size, scale=1.5)
+        assert all(1.2 <= look.view.scale <= 1.8 for look in others)
+        assert len({look.view.scale for look in others}) == 8
+
     def test_colours_change(self, scene):
         look = make_look(scene.size, settings(colours=0.5, grey=1.0), 2, np.random.default_rng(0))
         pixels = look.pixels(scene.photo.image())
@@ -296,6 +303,18 @@ class TestTraining:
             trainer = Pretrainer(settings(), vgg(), crowd, where=where, cache_directory=tmp_path)
             counts.append([record.count for record in trainer.evaluate()["expectation"].records])
         np.testing.assert_allclose(*counts, rtol=1e-2)
+
+    def test_validation_photos_are_counted_in_the_scale_of_training(self, crowd):
+        trainer = Pretrainer(settings(scale=1.5), vgg(), crowd, where="none")
+        records = trainer.evaluate()["expectation"].records
+        counter = trainer.judged.eval()
+        for record, scene in zip(records, trainer.validation, strict=True):
+            larger = full(scene.size, scale=1.5).apply_image(scene.photo.image())
+            with torch.inference_mode():
+                out = counter.trunk(trainer.cache.stem(preprocess(larger)[None]))
+                count = float(counter.head.read(counter.head(out), "expectation").sum())
+            assert record.count == pytest.approx(count, rel=1e-4)
+            assert record.people == len(scene.points)
 
     def test_an_average_is_judged_and_saved(self, crowd, tmp_path):
         trainer = Pretrainer(settings(average=0.9), vgg(), crowd, where="ram")
