@@ -73,14 +73,14 @@ def evaluate(
         assert dataset is not None
         eye = backbone or model_backbone(counter.about, weights, device)
         score = evaluate_photos(counter, dataset, root, split, eye.to(device), readout.value)
-    console = Console()
-    console.print(score.table())
-    if len(score.records) >= FEWEST_TO_GROUP:
-        console.print(score.crowd_table())
     if json is not None:
         score.save_json(json)
     if csv is not None:
         score.save_csv(csv)
+    console = Console()
+    console.print(score.table())
+    if len(score.records) >= FEWEST_TO_GROUP:
+        console.print(score.crowd_table())
     if others is not None:
         assert against is not None
         console.print(compare(score, others).table(f"against {against.name}"))
