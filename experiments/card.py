@@ -38,6 +38,7 @@ def make_card(config: RunConfig, score: Score, notes: dict[str, str]) -> dict[st
         "recipe": {
             "backbone": config.about.get("backbone"),
             "backbone weights (SHA-256)": config.about.get("weights"),
+            "scale of the photos": config.about.get("scale"),
             "algorithm": config.algo,
             "preset": config.preset,
             "seed": config.seed,

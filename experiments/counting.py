@@ -101,7 +101,8 @@ class Session:
         counted, pixels = self._count(path)
         entry = _entry(path, counted, time.perf_counter() - start)
         if self.overlay is not None:
-            self._save(overlay_figure(self.counter.look(pixels), counted.patch_map, _title(path, counted)), path)
+            seen, scale = self.counter.look(pixels), self.counter.scale
+            self._save(overlay_figure(seen, counted.patch_map, _title(path, counted), scale), path)
         self.entries.append(entry)
 
     def _video(self, path: Path, bar: Progress) -> None:

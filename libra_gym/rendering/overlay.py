@@ -22,13 +22,14 @@ _PALE = 0.35  # how much of the photo's colour is left under the map
 _SPARSE = 0.1  # people in a patch below which nothing is drawn over it
 
 
-def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str) -> Figure:
+def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str, scale: float = 1.0) -> Figure:
     """A photo with its people laid over it as colours, patch by patch, and what the colours mean.
 
     Args:
-        image: the photo, RGB.
+        image: the photo as it was counted, RGB.
         patch_map: people in each patch, (rows, cols).
         title: what to write over it.
+        scale: how many times larger than the photo the image is.
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
@@ -50,7 +51,8 @@ def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str
     ax.set_title(title, fontsize=13)
     ax.set_axis_off()
     place = "bottom" if width > height else "right"
-    label = f"people in a patch of {PATCH} × {PATCH} pixels"
+    side = f"{PATCH / scale:.3g}"
+    label = f"people in a patch of {side} × {side} pixels"
     bar = figure.colorbar(colours, ax=ax, location=place, shrink=0.9, pad=0.01, aspect=40, label=label)
     bar.solids.set_alpha(1.0)  # type: ignore[union-attr]  # a bar of colours has them
     return figure

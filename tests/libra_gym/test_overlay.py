@@ -36,6 +36,13 @@ def test_a_map_must_fit_the_photo():
         overlay_figure(np.zeros((64, 64, 3), np.uint8), np.zeros((3, 2)), "")
 
 
+def test_a_patch_is_told_in_pixels_of_the_photo():
+    image, counts = np.zeros((64, 64, 3), np.uint8), np.ones((2, 2))
+    bars = [overlay_figure(image, counts, "", scale).axes[1] for scale in (1.0, 1.5, 2.0)]
+    labels = [bar.get_ylabel() for bar in bars]  # beside a square photo
+    assert labels == [f"people in a patch of {side} × {side} pixels" for side in ("32", "21.3", "16")]
+
+
 @pytest.mark.parametrize("band", [None, [(5.0, 15.0), (8.0, 20.0)]])
 def test_the_course_of_a_video(band):
     figure = course_figure([0.0, 1.0], [10.0, 14.0], band, "clip.mp4")
