@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from libra_gym.backbones import STRIDE, Backbone, load_backbone
-from libra_gym.datasets.views import full
+from libra_gym.datasets.views import resized, scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
@@ -108,7 +108,7 @@ class Counter:
 
     def look(self, pixels: Pixels) -> Pixels:
         """The photo in the size in which it is counted."""
-        return pixels if self.scale == 1.0 else full(pixels.shape[:2], scale=self.scale).apply_image(pixels)
+        return resized(pixels, scaled_size((pixels.shape[0], pixels.shape[1]), self.scale))
 
     def _weigh(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """People in each patch `(rows, cols)`."""
