@@ -6,11 +6,12 @@ import logging
 import sys
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from libra_gym import __version__
 from libra_gym.errors import LibraError
 
 COMMANDS = {
@@ -71,8 +72,18 @@ class Commands(TyperGroup):
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"libra-gym {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def libra() -> None:
+def libra(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Crowd counting as weighing: data, features, training, counting."""
 
 

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counts import patch_counts
+from libra_gym.metrics import Score, score
 from libra_gym.quantizer import Quantizer
 
 # Tests run side by side: threads that wait for each other's cores, here or in a subprocess, cost more than they give.
@@ -56,6 +57,13 @@ def shared() -> Path:
     if not (SHARED / "weights").is_dir():
         pytest.skip("the real data and weights are not at hand")
     return SHARED
+
+
+def score_of(people, counts) -> Score:
+    """Of photos of one patch each, with so many people, counted as so many."""
+    images = tuple(BankImage(f"photo-{i}", "test", 1, 1, (32, 32), float(n)) for i, n in enumerate(people))
+    bank = FeatureBank("photos", torch.zeros(len(people), 2), torch.tensor(people, dtype=torch.float32), images)
+    return score(np.asarray(counts, float), bank)
 
 
 def telling_bank(sizes=((70, 100), (32, 33), (200, 65), (1, 1)), seed=0):

@@ -24,7 +24,10 @@ def train(
         str | None, typer.Option(help="A feature directory, a bank file, or a name such as 'demo'.")
     ] = None,
     also: Annotated[
-        list[str] | None, typer.Option(help="Learn from the training images of this bank too; can be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Learn from this bank too (--split, or 'train' where it has none of that name); can be repeated."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The directory of the run; it must not exist yet.")] = None,
     algo: Annotated[

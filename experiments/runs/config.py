@@ -156,7 +156,15 @@ def _place(bank: str) -> str:
 
 
 def _training_parts(banks: Sequence[str], split: str) -> list[FeatureBank]:
-    return [load_bank(name).split(split) for name in banks]
+    """Of each bank the run's training split; where it has none of that name, as a whole set beside a fold, its own."""
+    return [_training_part(load_bank(name), split) for name in banks]
+
+
+def _training_part(bank: FeatureBank, split: str) -> FeatureBank:
+    try:
+        return bank.split(split)
+    except LibraError:
+        return bank.split("train")
 
 
 def _epochs(epochs: int, weighings: int | None, patches: int) -> int:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -26,6 +27,11 @@ def test_help_lists_every_command(tmp_path):
     assert shown.returncode == 0
     listed = re.findall(r"^\W ([a-z]+) ", shown.stdout.partition("Commands")[2], re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
+
+
+def test_the_version_is_that_of_the_package(tmp_path):
+    shown = libra("--version", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (0, f"libra-gym {version('libra-gym')}\n")
 
 
 def test_every_command_is_there_with_its_options():

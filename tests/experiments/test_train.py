@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import itertools
 import json
 import os
 import shlex
@@ -204,6 +205,28 @@ def test_a_run_can_learn_from_further_banks(bank, tmp_path):
     load_bank.cache_clear()
     with pytest.raises(LibraError, match=r"more\.safetensors' has changed"):
         libra("train", "--resume", run, "--epochs", "3")
+
+
+def test_further_banks_give_the_split_of_the_run_or_their_training_images(tmp_path):
+    """Beside a fold, a whole set gives all that it has to learn from; a bank without either is refused."""
+
+    def stored(name, *splits):
+        bank = make_bank(seed=len(name))
+        parts = itertools.cycle(splits)
+        bank = replace(bank, images=tuple(replace(image, split=next(parts)) for image in bank.images))
+        bank.save(tmp_path / name)
+        return str(tmp_path / name), bank
+
+    folds, first = stored("folds.safetensors", "fold1-train", "fold1-validation")
+    again, second = stored("again.safetensors", "fold1-train", "train")
+    whole, third = stored("whole.safetensors", "train", "validation")
+    other, _ = stored("other.safetensors", "test")
+    splits = {"train_split": "fold1-train", "validation_split": "fold1-validation"}
+    training, _ = plan(folds, also=[again, whole], **splits).open_bank()
+    expected = first.split("fold1-train").join(second.split("fold1-train"), third.split("train"))
+    assert training.images == expected.images
+    with pytest.raises(LibraError, match="has no split 'train'; it has: test"):
+        plan(folds, also=[other], **splits)
 
 
 def test_a_run_of_an_earlier_version_is_still_read(bank, whole):

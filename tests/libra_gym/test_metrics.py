@@ -5,7 +5,7 @@ from io import StringIO
 import numpy as np
 import pytest
 import torch
-from conftest import hand_made_bank, telling_bank
+from conftest import hand_made_bank, score_of, telling_bank
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -75,21 +75,14 @@ def test_counts_that_cannot_be_judged_are_refused(counts):
         score(counts, hand_made_bank())
 
 
-def photos_of(people, counts):
-    """A score of photos of one patch each."""
-    images = tuple(BankImage(f"photo-{i}", "test", 1, 1, (32, 32), float(n)) for i, n in enumerate(people))
-    bank = FeatureBank("photos", torch.zeros(len(people), 2), torch.tensor(people, dtype=torch.float32), images)
-    return score(counts, bank)
-
-
 def test_errors_are_told_by_the_size_of_the_crowd():
     """Right on the emptier half, and twenty too many on one of the fuller."""
-    result = photos_of([40, 10, 30, 20], [60, 10, 30, 20])
+    result = score_of([40, 10, 30, 20], [60, 10, 30, 20])
     empty, full = result.by_crowd(2)
     assert (empty.images, empty.fewest, empty.most, empty.mae, empty.bias, empty.share) == (2, 10, 20, 0, 0, 0)
     assert (full.images, full.fewest, full.most, full.mae, full.bias, full.share) == (2, 30, 40, 10, 10, 1)
-    assert sum(group.images for group in photos_of(range(1, 8), range(1, 8)).by_crowd()) == 7
-    assert len(photos_of([3], [4]).by_crowd()) == 1
+    assert sum(group.images for group in score_of(range(1, 8), range(1, 8)).by_crowd()) == 7
+    assert len(score_of([3], [4]).by_crowd()) == 1
     assert result.to_dict()["by_crowd"][-1]["most"] == 40
     console = Console(record=True, width=80, file=StringIO())
     console.print(result.crowd_table(2))
@@ -103,12 +96,12 @@ def test_the_interval_of_the_mae_holds_the_mae_of_new_photos():
     rng = np.random.default_rng(1)
     held = 0
     for _ in range(60):
-        low, high = photos_of(np.full(60, 100.0), 100.0 + rng.normal(0, 10, 60)).mae_interval()
+        low, high = score_of(np.full(60, 100.0), 100.0 + rng.normal(0, 10, 60)).mae_interval()
         held += low <= 10 * np.sqrt(2 / np.pi) <= high
     assert 51 <= held <= 60
 
 
 def test_few_photos_or_equal_errors_have_no_interval():
-    assert photos_of([1, 2, 3], [2, 2, 9]).mae_interval() is None
-    assert photos_of(np.arange(20.0), np.arange(20.0) + 1).mae_interval() is None
-    assert photos_of([1, 2, 3], [2, 2, 9]).to_dict()["mae_interval"] is None
+    assert score_of([1, 2, 3], [2, 2, 9]).mae_interval() is None
+    assert score_of(np.arange(20.0), np.arange(20.0) + 1).mae_interval() is None
+    assert score_of([1, 2, 3], [2, 2, 9]).to_dict()["mae_interval"] is None

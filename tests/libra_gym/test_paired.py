@@ -4,20 +4,11 @@ from io import StringIO
 
 import numpy as np
 import pytest
-import torch
+from conftest import score_of
 from rich.console import Console
 
-from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.errors import LibraError
-from libra_gym.metrics import score
 from libra_gym.paired import compare, read_counts
-
-
-def photos_of(people, counts):
-    """A score of photos of one patch each."""
-    images = tuple(BankImage(f"photo-{i}", "test", 1, 1, (32, 32), float(n)) for i, n in enumerate(people))
-    bank = FeatureBank("photos", torch.zeros(len(people), 2), torch.tensor(people, dtype=torch.float32), images)
-    return score(np.asarray(counts, float), bank)
 
 
 def counts_of(result):
@@ -25,7 +16,7 @@ def counts_of(result):
 
 
 def test_errors_are_compared_photo_by_photo():
-    ours, theirs = photos_of([10, 20, 30], [12, 20, 27]), photos_of([10, 20, 30], [14, 21, 29])
+    ours, theirs = score_of([10, 20, 30], [12, 20, 27]), score_of([10, 20, 30], [14, 21, 29])
     paired = compare(ours, {**counts_of(theirs), "another": 5.0})
     assert (paired.images, paired.closer, paired.farther) == (3, 2, 1)
     assert (paired.mae, paired.other_mae) == (pytest.approx(5 / 3), pytest.approx(2.0))
@@ -37,7 +28,7 @@ def test_a_small_gain_on_every_photo_is_seen_where_the_intervals_of_both_overlap
     rng = np.random.default_rng(0)
     people = np.full(40, 500.0)
     error = rng.normal(0, 100, 40)
-    better, worse = photos_of(people, people + error), photos_of(people, people + error * 1.1)
+    better, worse = score_of(people, people + error), score_of(people, people + error * 1.1)
     assert better.mae_interval()[1] > worse.mae_interval()[0]
     low, high = compare(better, counts_of(worse)).interval
     assert low < -0.1 * better.mae < high < 0
@@ -56,18 +47,18 @@ def test_chance_is_called_chance():
     people = np.full(40, 500.0)
     held = 0
     for _ in range(40):
-        one, two = (photos_of(people, people + rng.normal(0, 100, 40)) for _ in range(2))
+        one, two = (score_of(people, people + rng.normal(0, 100, 40)) for _ in range(2))
         low, high = compare(one, counts_of(two)).interval
         held += low < 0 < high
     assert 34 <= held <= 40
 
 
 def test_counts_are_read_back_from_the_file_that_a_score_writes(tmp_path):
-    result = photos_of([10, 20], [12.25, 20])
+    result = score_of([10, 20], [12.25, 20])
     result.save_csv(tmp_path / "counts.csv")
     assert read_counts(tmp_path / "counts.csv") == {"photo-0": 12.25, "photo-1": 20.0}
     with pytest.raises(LibraError, match="lack 1 of 3 images, the first is 'photo-2'"):
-        compare(photos_of([10, 20, 30], [1, 2, 3]), read_counts(tmp_path / "counts.csv"))
+        compare(score_of([10, 20, 30], [1, 2, 3]), read_counts(tmp_path / "counts.csv"))
 
 
 @pytest.mark.parametrize(
