@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from pickle import UnpicklingError
@@ -61,13 +61,12 @@ class Backbone(nn.Sequential):
         x = input.contiguous(memory_format=torch.channels_last)  # an eighth less time than NCHW for VGG16 on a CPU
         if not self.levels:
             return super().forward(x)
-        grid = (x.shape[2] // STRIDE, x.shape[3] // STRIDE)
         maps = []
         for name, unit in self.units():
             x = unit(x)
             if name in self.levels:
-                maps.append(F.adaptive_avg_pool2d(x, grid))
-        return torch.cat(maps, dim=1)
+                maps.append(x)
+        return join_levels(maps)
 
     def _measure_channels(self) -> int:
         try:
@@ -126,6 +125,12 @@ def load_backbone(
     if from_file:
         _load_file(backbone, Path(weights))
     return backbone.to(device)
+
+
+def join_levels(maps: Sequence[Tensor]) -> Tensor:
+    """Maps of several strides, each averaged over the patches that the last one has, one behind the other."""
+    grid = (maps[-1].shape[2], maps[-1].shape[3])
+    return torch.cat([F.adaptive_avg_pool2d(level, grid) for level in maps], dim=1)
 
 
 def preprocess(images: np.ndarray | Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """Small banks and where the real data are, for all tests."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +59,19 @@ def shared() -> Path:
     if not (SHARED / "weights").is_dir():
         pytest.skip("the real data and weights are not at hand")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def bf16() -> None:
+    """Skip where the CPU cannot compute in bf16; some die of it, so it is tried in another process."""
+    trial = (
+        "import torch; x = torch.ones(1, 64, 32, 32, requires_grad=True)\n"
+        "with torch.autocast('cpu', torch.bfloat16):\n"
+        "    y = torch.nn.Linear(64, 64)(torch.nn.Conv2d(64, 64, 3)(x).mean((2, 3)))\n"
+        "y.float().sum().backward()"
+    )
+    if subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode:
+        pytest.skip("this CPU does not compute in bf16")
 
 
 def score_of(people, counts) -> Score:

@@ -102,9 +102,10 @@ class Crop:
             valid[: seen.shape[0], : seen.shape[1]] = True
         return counts, valid
 
-    def pixels(self, image: Tensor) -> Tensor:
-        """The crop out of a padded look `(3, H, W)`."""
-        return image[:, self.top : self.top + self.side, self.left : self.left + self.side]
+    def pixels(self, look: Look, image: NDArray[np.uint8]) -> Tensor:
+        """The crop as the backbone takes it, `(3, side, side)`; what lies beyond the look is padding."""
+        seen = look.pixels(image)[self.top : self.top + self.side, self.left : self.left + self.side]
+        return _padded(preprocess(seen), (self.side, self.side))
 
 
 def padded_size(size: Size, least: int = 0) -> Size:
@@ -115,6 +116,9 @@ def padded_size(size: Size, least: int = 0) -> Size:
 
 def padded_pixels(look: Look, image: NDArray[np.uint8], least: int = 0) -> Tensor:
     """A look as the backbone takes it, `(3, H, W)`, padded right and below."""
-    tensor = preprocess(look.pixels(image))
-    height, width = padded_size(look.view.size, least)
-    return torch.nn.functional.pad(tensor, (0, width - tensor.shape[2], 0, height - tensor.shape[1]))
+    return _padded(preprocess(look.pixels(image)), padded_size(look.view.size, least))
+
+
+def _padded(pixels: Tensor, size: Size) -> Tensor:
+    height, width = size
+    return torch.nn.functional.pad(pixels, (0, width - pixels.shape[2], 0, height - pixels.shape[1]))

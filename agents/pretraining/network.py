@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agents.pretraining.settings import Method, Readout
-from libra_gym.backbones import Backbone
+from libra_gym.backbones import Backbone, join_levels
 from libra_gym.errors import LibraError
 from libra_gym.quantizer import Quantizer
 
@@ -137,10 +137,32 @@ METHODS: Mapping[Method, type[PatchHead]] = {
 }
 
 
+class Trunk(nn.Sequential):
+    """The layers above the stem.
+
+    Args:
+        units: in their order.
+        levels: for a backbone of several levels, after how many units each of them is finished; 0: by the stem.
+    """
+
+    def __init__(self, units: Sequence[nn.Module], levels: Sequence[int] = ()) -> None:
+        super().__init__(*units)
+        self.levels = tuple(levels)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The backbone's features `(B, channels, rows, cols)` of the stem's maps."""
+        if not self.levels:
+            return super().forward(input)
+        maps = [input]
+        for unit in self:
+            maps.append(unit(maps[-1]))
+        return join_levels([maps[level] for level in self.levels])
+
+
 class PatchCounter(nn.Module):
     """The part that learns: a trunk on top of the frozen stem, and a head."""
 
-    def __init__(self, trunk: nn.Sequential, head: PatchHead) -> None:
+    def __init__(self, trunk: Trunk, head: PatchHead) -> None:
         super().__init__()
         self.trunk, self.head = trunk, head
 
@@ -149,11 +171,12 @@ class PatchCounter(nn.Module):
         return self.head(self.trunk(maps))
 
 
-def cut(backbone: Backbone, train_from: str) -> tuple[nn.Sequential, nn.Sequential, int]:
+def cut(backbone: Backbone, train_from: str) -> tuple[nn.Sequential, Trunk, int]:
     """The backbone below and above the first layer that learns, and the stride between them.
 
     A layer is named as in the literature for VGG (`conv4_1`), and else as in torchvision (`layer3`, `features.5`);
-    `head` freezes the whole backbone. The parts share the backbone's weights.
+    `head` freezes the whole backbone. The parts share the backbone's weights. Of a backbone of several levels no more
+    than the first may lie below.
     """
     units = dict(backbone.units())
     names = _layer_names(units)
@@ -163,7 +186,14 @@ def cut(backbone: Backbone, train_from: str) -> tuple[nn.Sequential, nn.Sequenti
         )
     at = len(units) if train_from == HEAD else names[train_from]
     modules = list(units.values())
-    stem, trunk = nn.Sequential(*modules[:at]), nn.Sequential(*modules[at:])
+    levels = [list(units).index(name) + 1 - at for name in backbone.levels]
+    if levels and levels[0] < 0:
+        last = [name for name, place in names.items() if place <= at + levels[0]][-1]
+        raise LibraError(
+            f"backbone {backbone.name!r} has a level below {train_from!r}, so that it cannot be frozen up to there; "
+            f"train it from {last!r} or earlier"
+        )
+    stem, trunk = nn.Sequential(*modules[:at]), Trunk(modules[at:], levels)
     with torch.inference_mode():
         side = stem(torch.zeros(1, 3, 64, 64)).shape[-1]
     return stem, trunk, 64 // side

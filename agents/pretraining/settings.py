@@ -37,6 +37,8 @@ class PretrainSettings:
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: float = 5e-5
     head_learning_rate: float = 1e-3
+    warmup: float = 0.0
+    """Epochs in which the backbone's learning rate rises from zero, while a new head finds its place."""
     momentum: float = 0.9
     """Of SGD."""
     weight_decay: float = 1e-4
@@ -91,6 +93,8 @@ class PretrainSettings:
         low, high = self.scales
         if not 0 < low <= high:
             raise LibraError(f"scales must be two ascending positive factors; got {list(self.scales)}.")
+        if self.warmup < 0:
+            raise LibraError(f"warmup must be at least 0 epochs; got {self.warmup}.")
         if not 0 <= self.average < 1:
             raise LibraError(f"average must be at least 0 and below 1; got {self.average}.")
 

@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from agents.pretraining.looks import Crop, Look, Scene, padded_pixels
+from agents.pretraining.looks import Crop, Look, Scene, padded_pixels, padded_size
+from libra_gym.counts import Size
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import write_whole
 
@@ -62,9 +63,9 @@ class StemCache:
         key = self._key(scene, look, crop.side)
         if (found := self._find(key, (top, left, side))) is not None:
             return found.float()
+        if not self._room(padded_size(look.view.size, crop.side)):
+            return self.run(crop.pixels(look, scene.photo.image())[None])[0].float()
         image = padded_pixels(look, scene.photo.image(), crop.side)
-        if not self._room(image):
-            return self.run(crop.pixels(image)[None])[0].float()
         whole = self._keep(key, self.run(image[None])[0])
         return whole[:, top : top + side, left : left + side].float()
 
@@ -75,7 +76,7 @@ class StemCache:
             return found.float()
         image = padded_pixels(look, scene.photo.image())
         found = self.run(image[None])[0]
-        return (self._keep(key, found) if self._room(image) else found).float()
+        return (self._keep(key, found) if self._room(padded_size(look.view.size)) else found).float()
 
     @torch.inference_mode()
     def run(self, images: Tensor) -> Tensor:
@@ -89,13 +90,12 @@ class StemCache:
         name = f"{scene.photo.name}|{scene.size}|{look.key}|{least}"
         return hashlib.sha256(name.encode()).hexdigest()[:24]
 
-    def _room(self, image: Tensor) -> bool:
-        """Whether one more map fits; its size is estimated from the look's, before it is computed."""
+    def _room(self, size: Size) -> bool:
+        """Whether one more map fits; its bytes are estimated from the padded look's size, before it is computed."""
         if self.where == "none":
             return False
-        channels = self._channels()
-        size = 2 * channels * (image.shape[1] // self.stride) * (image.shape[2] // self.stride)
-        return self.stored + size <= self.limit
+        height, width = size
+        return self.stored + 2 * self._channels() * (height // self.stride) * (width // self.stride) <= self.limit
 
     def _channels(self) -> int:
         convolutions = [unit for unit in self.stem.modules() if isinstance(unit, nn.Conv2d)]

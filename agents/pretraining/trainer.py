@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 
-from agents.pretraining.looks import Crop, Look, Scene, make_look, padded_pixels
+from agents.pretraining.looks import Crop, Look, Scene, make_look
 from agents.pretraining.network import METHODS, BlockClassifier, PatchCounter, cut, fill_head
 from agents.pretraining.settings import PretrainSettings, Readout
 from agents.pretraining.stem import StemCache, Where
@@ -67,7 +67,7 @@ class CropDataset(Dataset[Item]):
         counts, valid = crop.counts(look, scene.density)
         if cached:
             return self.cache.crop(scene, look, crop), counts, valid
-        return crop.pixels(padded_pixels(look, scene.photo.image(), crop.side)), counts, valid
+        return crop.pixels(look, scene.photo.image()), counts, valid
 
 
 class Pretrainer:
@@ -122,9 +122,10 @@ class Pretrainer:
             fill_head(head, under("head.", read_weights(init)), str(init))
         self.backbone = backbone.to(self.accelerator.device)
         trunk.requires_grad_(True)
-        cuda = self.accelerator.device.type == "cuda"
-        # Backward through channels-last convolutions takes longer than forward gains on a CPU.
-        trunk.to(memory_format=torch.channels_last if cuda else torch.contiguous_format)
+        # In single precision on a CPU, backward through channels-last convolutions takes longer than forward gains.
+        single = self.accelerator.device.type == "cpu" and self.accelerator.mixed_precision == "no"
+        self.layout = torch.contiguous_format if single else torch.channels_last
+        trunk.to(memory_format=self.layout)
         learning = any(True for _ in stem.parameters())
         self.cache = StemCache(
             stem,
@@ -204,7 +205,9 @@ class Pretrainer:
 
     def _learn(self, inputs: Tensor, counts: Tensor, valid: Tensor) -> Tensor:
         if self.cache.where == "none":
-            inputs = self.cache.run(inputs).clone()  # out of inference mode
+            with self.accelerator.autocast():
+                inputs = self.cache.run(inputs).clone()  # out of inference mode
+        inputs = inputs.contiguous(memory_format=self.layout)
         with self.accelerator.accumulate(self.model):
             with self.accelerator.autocast():
                 out = self.model(inputs)
@@ -227,21 +230,22 @@ class Pretrainer:
             "exponential": settings.decay ** int(done),
             "steps": settings.decay ** sum(done >= milestone for milestone in settings.milestones),
         }[settings.schedule]
-        for group, rate in zip(
-            self.optimizer.param_groups, (settings.learning_rate, settings.head_learning_rate), strict=True
-        ):
+        rising = min(done / settings.warmup, 1.0) if settings.warmup > 0 else 1.0
+        rates = (settings.learning_rate * rising, settings.head_learning_rate)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor
 
     # ------------------------------------------------------------------------------------------------------- judging
 
     @torch.inference_mode()
     def evaluate(self) -> dict[Readout, Score]:
-        """Count the whole validation photos, by each readout."""
+        """Count the whole validation photos, by each readout, in the precision of the training."""
         counter = self.judged.eval()
         device = self.accelerator.device
         counts: dict[Readout, list[Tensor]] = {readout: [] for readout in self.readouts}
         for scene in self.validation:
-            out = counter(self.cache.whole(scene, Look(self._view(scene)))[None].to(device))
+            with self.accelerator.autocast():
+                out = counter(self.cache.whole(scene, Look(self._view(scene)))[None].to(device)).float()
             for readout in self.readouts:
                 counts[readout].append(counter.head.read(out, readout).flatten().cpu())
         bank = self._validation_bank()
@@ -302,7 +306,7 @@ class Pretrainer:
         write_whole(path, save(plain, metadata={FORMAT: json.dumps(header)}))
 
 
-def _keys(trunk: nn.Sequential, backbone: Backbone) -> list[str]:
+def _keys(trunk: nn.Module, backbone: Backbone) -> list[str]:
     """The backbone's own names of the trunk's weights, in the trunk's order."""
     places = {tensor.data_ptr(): key for key, tensor in backbone.state_dict().items()}
     try:

@@ -35,11 +35,18 @@ class Crops(str, Enum):
     paper = "paper"
 
 
-class Precision(str, Enum):
+class Storage(str, Enum):
     """How features are stored."""
 
     fp16 = "fp16"
     fp32 = "fp32"
+
+
+class Precision(str, Enum):
+    """In what numbers the backbone computes."""
+
+    fp32 = "fp32"
+    bf16 = "bf16"
 
 
 @app.callback()
@@ -55,7 +62,10 @@ def features(
     crops: Annotated[Crops, typer.Option(help="'paper': its 18 crops of each training photo.")] = Crops.none,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also the mirror of each training photo.")] = False,
     scale: Annotated[float, typer.Option(help="Make photos so many times larger; below 1, crowds get denser.")] = 1.0,
-    dtype: Annotated[Precision, typer.Option(help="How features are stored.")] = Precision.fp16,
+    dtype: Annotated[Storage, typer.Option(help="How features are stored.")] = Storage.fp16,
+    precision: Annotated[
+        Precision, typer.Option(help="In what the backbone computes. Not every CPU can do bf16.")
+    ] = Precision.fp32,
     device: Annotated[str, typer.Option(help="'auto' or a torch device.")] = "auto",
     workers: Annotated[int, typer.Option(min=0, help="Processes that read photos.")] = 2,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave unreadable photos out and record them.")] = False,
@@ -83,7 +93,8 @@ def features(
             crops=crops.value,
             mirror=mirror,
             scale=scale,
-            dtype=torch.float16 if dtype is Precision.fp16 else torch.float32,
+            dtype=torch.float16 if dtype is Storage.fp16 else torch.float32,
+            precision=torch.bfloat16 if precision is Precision.bf16 else torch.float32,
             workers=workers,
             skip_bad=skip_bad,
             rebuild=rebuild,

@@ -30,6 +30,15 @@ class Cache(str, Enum):
     none = "none"
 
 
+class Precision(str, Enum):
+    """In what numbers the backbone computes."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
 def pretrain(
     context: typer.Context,
     method: Annotated[
@@ -56,6 +65,9 @@ def pretrain(
     cache_gb: Annotated[float, typer.Option(min=0.0, help="The most that is kept.")] = 16.0,
     workers: Annotated[int, typer.Option(min=0, help="Processes that read photos where nothing is cached.")] = 2,
     device: Annotated[str, typer.Option(help="'auto', 'cpu' or 'cuda'.")] = "auto",
+    precision: Annotated[
+        Precision, typer.Option(help="'auto': fp32 on a CPU, half on CUDA. Not every CPU can do bf16.")
+    ] = Precision.auto,
     change: Annotated[list[str] | None, typer.Option("--set", help="key=value, for instance batch_size=8.")] = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.")] = False,
     resume: Annotated[
@@ -104,8 +116,9 @@ def pretrain(
             cache_gb=cache_gb,
             workers=workers,
             wandb=new_wandb_id() if wandb else None,
+            precision=precision.value,
         )
-    accelerator = make_accelerator(config.device, config.settings["accumulate"])
+    accelerator = make_accelerator(config.device, config.settings["accumulate"], config.precision)
     console = Console(quiet=not accelerator.is_main_process)
     if resume is None and accelerator.is_main_process:
         run.check_free()

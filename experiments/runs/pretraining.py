@@ -54,6 +54,7 @@ class PretrainConfig:
     workers: int
     wandb: str | None
     """The id of the W&B run."""
+    precision: str = "auto"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
@@ -70,15 +71,19 @@ def new_wandb_id() -> str:
     return secrets.token_hex(4)
 
 
-def make_accelerator(device: str, accumulate: int) -> Accelerator:
-    """Devices and precision: half precision on CUDA only, since a CPU gains nothing by it."""
+def make_accelerator(device: str, accumulate: int, precision: str = "auto") -> Accelerator:
+    """Devices and precision: `auto` is half precision on CUDA and single on a CPU, where half may not even run."""
     import torch
 
     cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
     if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise LibraError(f"There is no device {device!r} on this machine; take auto or cpu.")
-    precision = "no" if cpu else ("bf16" if torch.cuda.is_bf16_supported() else "fp16")
-    return Accelerator(cpu=cpu, mixed_precision=precision, gradient_accumulation_steps=accumulate)
+    if precision == "auto":
+        precision = "fp32" if cpu else ("bf16" if torch.cuda.is_bf16_supported() else "fp16")
+    if precision == "fp16" and cpu:
+        raise LibraError("A CPU has no training in fp16; take --precision bf16 or fp32.")
+    mixed = "no" if precision == "fp32" else precision
+    return Accelerator(cpu=cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulate)
 
 
 def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console) -> Pretrainer:

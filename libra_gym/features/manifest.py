@@ -35,6 +35,8 @@ class Recipe:
     dtype: str
     photos_per_shard: int
     scale: float = 1.0
+    precision: str = "float32"
+    """In what numbers the backbone computed."""
 
     @property
     def shards(self) -> int:
@@ -138,6 +140,7 @@ def remake(recipe: Recipe, directory: Path) -> str:
     """The command that makes a cache anew."""
     crops = (" --crops paper" if recipe.crops == "paper" else "") + (" --mirror" if recipe.mirror else "")
     crops += f" --scale {recipe.scale:g}" if recipe.scale != 1.0 else ""
+    crops += " --precision bf16" if recipe.precision == "bfloat16" else ""
     return (
         f"`libra features --dataset {recipe.dataset} --root DIR --split {recipe.split} --backbone {recipe.backbone} "
         f"--weights FILE{crops} --out {directory} --rebuild`"

@@ -10,7 +10,7 @@ from agents.pretraining import Pretrainer, PretrainSettings, pretrain_settings
 from agents.pretraining.looks import Crop, Scene, make_look, padded_pixels
 from agents.pretraining.network import BlockClassifier, BlockRegressor, LocalCounts, cut, fill_head
 from agents.pretraining.stem import StemCache
-from libra_gym.backbones import Backbone, load_backbone, preprocess
+from libra_gym.backbones import Backbone, load_backbone, preprocess, read_weights
 from libra_gym.counts import KERNELS
 from libra_gym.datasets import open_dataset
 from libra_gym.datasets.views import full
@@ -18,13 +18,16 @@ from libra_gym.errors import LibraError
 from libra_gym.quantizer import Quantizer
 
 
-def vgg(channels: int = 8) -> Backbone:
+def vgg(channels: int = 8, levels: tuple[str, ...] = ()) -> Backbone:
     """VGG's plan, one thin convolution a block."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for before in (3, channels, channels, channels, channels):
         layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return Backbone("vgg", {"features": nn.Sequential(*layers)})
+    return Backbone("vgg", {"features": nn.Sequential(*layers)}, levels)
+
+
+LEVELS = ("features.8", "features.11", "features.14")
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,15 @@ class TestCut:
             stem, trunk, found = cut(backbone, layer)
             assert found == stride
             torch.testing.assert_close(trunk(stem(image)), backbone(image))
+
+    def test_both_parts_of_a_backbone_of_several_levels_make_the_whole(self):
+        backbone = vgg(levels=LEVELS)
+        image = torch.randn(2, 3, 64, 96)
+        for layer in ("conv1_1", "conv3_1", "conv4_1"):
+            stem, trunk, _ = cut(backbone, layer)
+            torch.testing.assert_close(trunk(stem(image)), backbone(image))
+        with pytest.raises(LibraError, match=r"has a level below 'conv5_1'.*train it from 'conv4_1' or earlier"):
+            cut(backbone, "conv5_1")
 
     def test_layers_of_the_real_vgg16_have_the_literatures_names(self):
         with torch.device("meta"):
@@ -101,7 +113,7 @@ class TestCrops:
         look = make_look(scene.size, settings(scales=(1.2, 1.2)), 1, np.random.default_rng(0))
         crop = Crop(8, 16, 64)
         counts, valid = crop.counts(look, scene.density)
-        pixels = crop.pixels(padded_pixels(look, scene.photo.image(), 64)).mean(0)
+        pixels = crop.pixels(look, scene.photo.image()).mean(0)
         darkness = -pixels.reshape(2, 32, 2, 32).mean((1, 3))
         if valid.all():
             assert np.corrcoef(darkness.ravel(), counts.ravel())[0, 1] > 0.8
@@ -111,6 +123,15 @@ class TestCrops:
         places = [Crop.draw((70, 200), 96, 8, rng) for _ in range(200)]
         assert {crop.top for crop in places} == {0}  # 70 is padded to the crop's side
         assert {crop.left for crop in places} == set(range(0, 224 - 96 + 1, 8))
+
+    def test_a_crop_is_cut_out_of_the_padded_look(self, scene):
+        """And is itself padded where it reaches beyond the photo."""
+        look = make_look(scene.size, settings(scales=(0.7, 1.4)), 3, np.random.default_rng(1))
+        image = scene.photo.image()
+        whole = padded_pixels(look, image, 192)
+        for left, top in ((0, 0), (8, 16), (whole.shape[2] - 96, whole.shape[1] - 96)):
+            crop = Crop(left, top, 96).pixels(look, image)
+            assert torch.equal(crop, whole[:, top : top + 96, left : left + 96])
 
     def test_the_first_look_is_the_photo(self, scene):
         look = make_look(scene.size, settings(scales=(0.5, 2.0), colours=0.5, grey=1.0), 0, np.random.default_rng(0))
@@ -321,8 +342,6 @@ class TestTraining:
         trainer.learn_epoch()
         assert trainer.judged is not trainer.counter
         trainer.save_weights(tmp_path / "w.safetensors", {})
-        from libra_gym.backbones import read_weights
-
         saved = read_weights(tmp_path / "w.safetensors")
         averaged = trainer.judged.trunk[0].weight
         assert torch.equal(saved["features.9.weight"], averaged)
@@ -341,6 +360,27 @@ class TestTraining:
             trainer._set_learning_rate(2.0)
             rates = [group["lr"] for group in trainer.optimizer.param_groups]
             assert rates == pytest.approx([5e-5 * halfway, 1e-3 * halfway])
+
+    def test_the_backbone_waits_for_a_new_head(self, crowd):
+        trainer = Pretrainer(settings(schedule="constant", warmup=0.5), vgg(), crowd, where="ram")
+        for done, share in ((0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (2.0, 1.0)):
+            trainer._set_learning_rate(done)
+            rates = [group["lr"] for group in trainer.optimizer.param_groups]
+            assert rates == pytest.approx([5e-5 * share, 1e-3])
+
+    @pytest.mark.parametrize("where", ["ram", "none"])
+    def test_several_levels_are_learnt_together_and_saved_as_one_backbone(self, crowd, tmp_path, where):
+        trainer = Pretrainer(settings(), vgg(levels=LEVELS), crowd, where=where)
+        assert trainer.counter.head.layer.in_channels == 24
+        trainer.learn_epoch()
+        trainer.save_weights(tmp_path / "w.safetensors", {})
+        saved = read_weights(tmp_path / "w.safetensors")
+        again, image = vgg(levels=LEVELS), torch.randn(1, 3, 64, 64)
+        again.load_state_dict({key: value for key, value in saved.items() if key.startswith("features.")})
+        with torch.inference_mode():
+            learnt = trainer.judged.trunk(trainer.cache.stem(image))
+        torch.testing.assert_close(again(image), learnt)
+        assert not torch.allclose(again(image), vgg(levels=LEVELS)(image))
 
     def test_integer_bins_count_points(self, crowd):
         trainer = Pretrainer(settings(bins="integer", kernel="points"), vgg(), crowd, where="ram")
@@ -365,6 +405,7 @@ class TestSettings:
             ({"colour": 1}, "no setting 'colour'"),
             ({"scales": [2.0, 1.0]}, "ascending"),
             ({"epochs": 0}, "at least 1"),
+            ({"warmup": -1}, "warmup must be at least 0"),
         ],
     )
     def test_a_wrong_setting_is_named(self, changes, message):

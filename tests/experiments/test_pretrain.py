@@ -151,6 +151,18 @@ def test_a_finished_run_is_left_alone(root, whole):
     assert "holds a run already" in libra(*begin(root, whole), status=2)
 
 
+@pytest.mark.usefixtures("bf16")
+def test_a_cpu_computes_in_bf16_if_told_to(root, whole, tmp_path):
+    command = begin(root, tmp_path / "run", "--precision", "bf16", "--cache", "none", "--workers", "0")
+    # Accelerate's precision is that of the whole process.
+    subprocess.run([sys.executable, "-m", "experiments.cli", *command], check=True, capture_output=True)
+    single, half = (float(rows(run)[0]["validation/mae"]) for run in (whole, tmp_path / "run"))
+    assert half != single
+    assert half == pytest.approx(single, rel=0.05)
+    weights = read_weights(tmp_path / "run" / "last.safetensors")
+    assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.float32}
+
+
 def test_mistakes_are_named(root, tmp_path, whole):
     out = tmp_path / "run"
     assert "no layer 'conv9_9'" in libra(*begin(root, out), "--train-from", "conv9_9", status=2)
@@ -159,6 +171,7 @@ def test_mistakes_are_named(root, tmp_path, whole):
     assert "needs --dataset and --out" in libra("pretrain", status=2)
     assert "leave out --seed" in libra("pretrain", "--resume", whole, "--seed", "1", status=2)
     assert "is no pre-training" in libra("pretrain", "--resume", tmp_path / "nowhere", status=2)
+    assert "no training in fp16" in libra(*begin(root, tmp_path / "d"), "--precision", "fp16", status=2)
     assert "no device 'tpu'" in libra(*begin(root, tmp_path / "c"), "--device", "tpu", status=2)
 
 

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from libra_gym.datasets import open_dataset
 from libra_gym.datasets.views import paper_crops
 from libra_gym.errors import LibraError
 from libra_gym.features import Manifest, ShardRows, build, build_features, open_features, storage, verify_features
+from libra_gym.features.manifest import Recipe
 
 FORK = multiprocessing.get_context("fork")
 SIZES = [(64, 96), (70, 65), (64, 96), (31, 200), (33, 33), (64, 96), (70, 65)]
@@ -110,6 +112,26 @@ def test_a_bank_holds_what_the_backbone_sees_and_where_the_people_are(
         np.testing.assert_array_equal(bank.counts[patches].numpy(), counts.ravel())
         assert image.size == size
         assert image.people == pytest.approx(counts.sum(), abs=1e-3)
+
+
+@pytest.mark.usefixtures("bf16")
+def test_a_backbone_that_computes_in_bf16_sees_nearly_the_same(photos: Path, tmp_path: Path) -> None:
+    make(photos, tmp_path / "single")
+    manifest = make(photos, tmp_path / "half", precision=torch.bfloat16)
+    assert manifest.recipe.precision == "bfloat16"
+    single, half = (open_features(tmp_path / name).features[:].float() for name in ("single", "half"))
+    assert half.dtype == single.dtype
+    assert not torch.equal(half, single)
+    assert (half - single).norm() < 0.02 * single.norm()
+    with pytest.raises(LibraError, match=r"precision float32 and this run has bfloat16.*--precision bf16"):
+        make(photos, tmp_path / "single", precision=torch.bfloat16)
+
+
+def test_a_cache_of_an_earlier_version_was_made_in_single_precision(photos: Path, tmp_path: Path) -> None:
+    manifest = make(photos, tmp_path / "out")
+    recipe = asdict(manifest.recipe)
+    del recipe["precision"]
+    assert Recipe(**recipe | {"kernel": manifest.recipe.kernel}) == manifest.recipe
 
 
 def test_the_papers_crops_are_taken_of_training_photos_only(photos: Path, tmp_path: Path) -> None:
