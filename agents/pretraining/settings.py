@@ -50,7 +50,8 @@ class PretrainSettings:
     count_loss: float = 0.5
     """Weight of the L1 error of the expected count beside the cross-entropy."""
     average: float = 0.0
-    """What an update keeps of an exponential average of the weights, which is judged and saved; 0: no average."""
+    """What an update keeps of an exponential average of the weights, which is judged and saved; 0: no average. The
+    first updates keep less."""
     views: int = 2
     """Looks at each photo that are cached. The first is the photo as it is, every second one mirrored."""
     scale: float = 1.0

@@ -33,6 +33,7 @@ from libra_gym.quantizer import Quantizer
 
 FORMAT = "libra_gym.backbone"
 Item = tuple[Tensor, Tensor, Tensor]
+Weights = tuple[Tensor, ...] | list[Tensor]
 
 
 class CropDataset(Dataset[Item]):
@@ -154,9 +155,7 @@ class Pretrainer:
         self.model, self.optimizer, self.loader = self.accelerator.prepare(self.counter, optimizer, loader)
         self.averaged: AveragedModel | None = None
         if settings.average > 0:
-            self.averaged = AveragedModel(
-                self.counter, multi_avg_fn=get_ema_multi_avg_fn(settings.average), use_buffers=True
-            )
+            self.averaged = AveragedModel(self.counter, multi_avg_fn=_average(settings.average), use_buffers=True)
         self.epoch = 0
         self.updates = 0
         self._begin_epoch(0, 0.0)
@@ -304,6 +303,17 @@ class Pretrainer:
         }
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         write_whole(path, save(plain, metadata={FORMAT: json.dumps(header)}))
+
+
+def _average(keep: float) -> Callable[[Weights, Weights, Tensor | int], None]:
+    """An exponential average that forgets the first weights, such as those of a new head, within a few updates."""
+
+    @torch.no_grad()
+    def update(averaged: Weights, current: Weights, number: Tensor | int) -> None:
+        kept = min(keep, (1 + int(number)) / (10 + int(number)))
+        get_ema_multi_avg_fn(kept)(averaged, current, number)
+
+    return update
 
 
 def _keys(trunk: nn.Module, backbone: Backbone) -> list[str]:

@@ -348,6 +348,17 @@ class TestTraining:
         assert not torch.equal(averaged, trainer.counter.trunk[0].weight)
         assert torch.equal(saved["features.0.weight"], trainer.backbone.state_dict()["features.0.weight"])
 
+    def test_an_average_soon_forgets_where_it_began(self, crowd):
+        trainer = Pretrainer(settings(average=0.999, crops_per_photo=4), vgg(), crowd, where="ram")
+        began = trainer.counter.head.layer.weight.detach().clone()
+        with torch.no_grad():
+            trainer.counter.head.layer.weight += 1.0
+        for _ in range(20):
+            trainer.averaged.update_parameters(trainer.counter)
+            with torch.no_grad():
+                trainer.counter.head.layer.weight.copy_(began)
+        assert (trainer.judged.head.layer.weight - began).abs().max() < 0.01
+
     def test_gradients_of_several_batches_make_one_update(self, crowd):
         trainer = Pretrainer(settings(accumulate=2), vgg(), crowd, where="ram")
         trainer.learn_epoch()
