@@ -1,7 +1,8 @@
 """Two counters on the same photos: whether one's lower error can be more than chance.
 
 The errors of photos differ far more than those of counters, so that the MAEs of two counters, each with its own
-interval, tell little. The difference of their errors photo by photo tells more.
+interval, tell little. The difference of their errors photo by photo tells more, and that of local errors (GAME) more
+again, in which people counted in the wrong place do not make up for people missed.
 """
 
 from __future__ import annotations
@@ -15,47 +16,87 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libra_gym.errors import LibraError
-from libra_gym.metrics import Score, redrawn_mean
+from libra_gym.metrics import GAME_LEVELS, Floats, Score, redrawn_mean
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 @dataclass(frozen=True)
-class Paired:
-    """How the absolute errors of a counter differ from another's on the same images."""
+class Counted:
+    """What another counter made of an image."""
 
-    images: int
-    mae: float
-    other_mae: float
+    count: float
+    game: tuple[float, ...] = ()
+    """The image's own GAME 1, 2, …, as far as they are known."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An error of two counters on the same images."""
+
+    mean: float
+    other: float
     interval: tuple[float, float] | None
-    """Where the difference of the MAEs may lie on other images of the same kind, 95 %; see `Score.mae_interval`."""
+    """Where the difference may lie on other images of the same kind, 95 %; see `Score.mae_interval`."""
     closer: int
-    """Images that the first one counts better."""
+    """Images on which the first counter's error is the smaller one."""
     farther: int
-    """Images that it counts worse."""
+    """Images on which it is the larger one."""
+
+    @classmethod
+    def of(cls, ours: Floats, theirs: Floats) -> Gap:
+        """Of the errors of both, image by image."""
+        gap = ours - theirs
+        return cls(
+            mean=float(ours.mean()),
+            other=float(theirs.mean()),
+            interval=redrawn_mean(gap),
+            closer=int((gap < 0).sum()),
+            farther=int((gap > 0).sum()),
+        )
 
     @property
     def difference(self) -> float:
-        """Of the MAEs: below 0 where the first counter is the better one."""
-        return self.mae - self.other_mae
+        """Below 0 where the first counter is the better one."""
+        return self.mean - self.other
+
+
+@dataclass(frozen=True)
+class Paired:
+    """How the errors of a counter differ from another's on the same images."""
+
+    images: int
+    mae: Gap
+    game: Gap | None
+    """Of the finest level of GAME that is known of both; None if none is."""
+    level: int
+    """That level; 0 where only the counts of whole images are known."""
 
     def table(self, title: str) -> Table:
         """The comparison as a table for the terminal."""
         from rich.table import Table
 
-        table = Table("figure", title=title)
-        table.add_column("value", justify="right")
-        table.add_row("the other's MAE", f"{self.other_mae:.2f}")
-        table.add_row("difference of the MAE", f"{self.difference:+.2f}")
-        if self.interval is not None:
-            table.add_row("95 % interval of the difference", f"{self.interval[0]:+.1f} to {self.interval[1]:+.1f}")
-        table.add_row("better on", f"{self.closer} of {self.images} images")
-        table.add_row("worse on", f"{self.farther} of {self.images} images")
+        columns = [("MAE", self.mae)] + ([] if self.game is None else [(f"GAME {self.level}", self.game)])
+        table = Table("", title=title)
+        for name, _ in columns:
+            table.add_column(name, justify="right")
+        gaps = [gap for _, gap in columns]
+        table.add_row("this one", *(f"{gap.mean:.2f}" for gap in gaps))
+        table.add_row("the other", *(f"{gap.other:.2f}" for gap in gaps))
+        table.add_row("difference", *(f"{gap.difference:+.2f}" for gap in gaps))
+        if any(gap.interval for gap in gaps):
+            table.add_row("its 95 % interval", *(_span(gap.interval) for gap in gaps))
+        table.add_row("better on", *(f"{gap.closer} of {self.images} images" for gap in gaps))
+        table.add_row("worse on", *(f"{gap.farther} of {self.images} images" for gap in gaps))
         return table
 
 
-def compare(score: Score, others: Mapping[str, float]) -> Paired:
+def _span(interval: tuple[float, float] | None) -> str:
+    return "–" if interval is None else f"{interval[0]:+.1f} to {interval[1]:+.1f}"
+
+
+def compare(score: Score, others: Mapping[str, Counted]) -> Paired:
     """Compare a counter with another one's counts by image name; images that the other did not count are an error."""
     missing = [record.name for record in score.records if record.name not in others]
     if missing:
@@ -63,22 +104,23 @@ def compare(score: Score, others: Mapping[str, float]) -> Paired:
             f"The other counts lack {len(missing)} of {len(score.records)} images, the first is {missing[0]!r}; both "
             "must have counted the same ones."
         )
-    people = np.array([record.people for record in score.records])
-    ours = np.abs(score.errors)
-    theirs = np.abs(np.array([others[record.name] for record in score.records]) - people)
-    gap = ours - theirs
-    return Paired(
-        images=len(gap),
-        mae=float(ours.mean()),
-        other_mae=float(theirs.mean()),
-        interval=redrawn_mean(gap),
-        closer=int((gap < 0).sum()),
-        farther=int((gap > 0).sum()),
-    )
+    theirs = [others[record.name] for record in score.records]
+    errors = [abs(other.count - record.people) for other, record in zip(theirs, score.records)]
+    level = min([GAME_LEVELS - 1, *(len(other.game) for other in theirs)])
+    game = None
+    if level:
+        game = Gap.of(
+            np.array([record.game[level] for record in score.records]),
+            np.array([other.game[level - 1] for other in theirs]),
+        )
+    return Paired(len(errors), Gap.of(np.abs(score.errors), np.array(errors)), game, level)
 
 
-def read_counts(path: str | Path) -> dict[str, float]:
-    """Counts by image name from a CSV file with the columns `name` and `count`, such as `Score.save_csv` writes."""
+def read_counts(path: str | Path) -> dict[str, Counted]:
+    """Counts by image name from a CSV file with the columns `name` and `count`, such as `Score.save_csv` writes.
+
+    Columns `game_1`, `game_2` and so on, if there are any, are read too.
+    """
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             header, *lines = list(csv.reader(file)) or [[]]
@@ -86,16 +128,24 @@ def read_counts(path: str | Path) -> dict[str, float]:
         raise LibraError(f"The counts {str(path)!r} cannot be read ({error}).") from None
     if not {"name", "count"} <= set(header):
         raise LibraError(f"{str(path)!r} has no columns 'name' and 'count'; `libra evaluate --csv` writes them.")
-    counts: dict[str, float] = {}
+    levels = [f"game_{level}" for level in range(1, GAME_LEVELS)]
+    levels = levels[: next((i for i, name in enumerate(levels) if name not in header), len(levels))]
+    counts: dict[str, Counted] = {}
     for number, line in enumerate(lines, 2):
         row = dict(zip(header, line))
-        try:
-            count = float(row.get("count", ""))
-        except ValueError:
-            count = np.nan
-        if not np.isfinite(count):
-            raise LibraError(f"{str(path)!r}, line {number}: the count is no number.")
+        place = f"{str(path)!r}, line {number}"
+        count, *game = (_number(row.get(name, ""), f"{place}: the {name}") for name in ("count", *levels))
         if row["name"] in counts:
-            raise LibraError(f"{str(path)!r}, line {number}: the image {row['name']!r} is there twice.")
-        counts[row["name"]] = count
+            raise LibraError(f"{place}: the image {row['name']!r} is there twice.")
+        counts[row["name"]] = Counted(count, tuple(game))
     return counts
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    if not np.isfinite(value):
+        raise LibraError(f"{what} is no number.")
+    return value

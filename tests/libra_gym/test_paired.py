@@ -4,24 +4,26 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from conftest import score_of
+from conftest import hand_made_bank, score_of
 from rich.console import Console
 
 from libra_gym.errors import LibraError
-from libra_gym.paired import compare, read_counts
+from libra_gym.metrics import score
+from libra_gym.paired import Counted, compare, read_counts
 
 
 def counts_of(result):
-    return {record.name: record.count for record in result.records}
+    return {record.name: Counted(record.count) for record in result.records}
 
 
 def test_errors_are_compared_photo_by_photo():
     ours, theirs = score_of([10, 20, 30], [12, 20, 27]), score_of([10, 20, 30], [14, 21, 29])
-    paired = compare(ours, {**counts_of(theirs), "another": 5.0})
-    assert (paired.images, paired.closer, paired.farther) == (3, 2, 1)
-    assert (paired.mae, paired.other_mae) == (pytest.approx(5 / 3), pytest.approx(2.0))
-    assert paired.difference == pytest.approx(-1 / 3)
-    assert paired.interval is None  # three photos say nothing
+    paired = compare(ours, {**counts_of(theirs), "another": Counted(5.0)})
+    assert (paired.images, paired.mae.closer, paired.mae.farther) == (3, 2, 1)
+    assert (paired.mae.mean, paired.mae.other) == (pytest.approx(5 / 3), pytest.approx(2.0))
+    assert paired.mae.difference == pytest.approx(-1 / 3)
+    assert paired.mae.interval is None  # three photos say nothing
+    assert (paired.game, paired.level) == (None, 0)  # of the other, only whole images' counts are known
 
 
 def test_a_small_gain_on_every_photo_is_seen_where_the_intervals_of_both_overlap():
@@ -30,15 +32,35 @@ def test_a_small_gain_on_every_photo_is_seen_where_the_intervals_of_both_overlap
     error = rng.normal(0, 100, 40)
     better, worse = score_of(people, people + error), score_of(people, people + error * 1.1)
     assert better.mae_interval()[1] > worse.mae_interval()[0]
-    low, high = compare(better, counts_of(worse)).interval
+    low, high = compare(better, counts_of(worse)).mae.interval
     assert low < -0.1 * better.mae < high < 0
     back = compare(worse, counts_of(better))
-    assert (back.closer, back.farther) == (0, 40)
+    assert (back.mae.closer, back.mae.farther) == (0, 40)
     console = Console(record=True, width=80, file=StringIO())
     console.print(back.table("against better.csv"))
     text = console.export_text()
-    assert f"{back.difference:+.2f}" in text
+    assert f"{back.mae.difference:+.2f}" in text
     assert "40 of 40 images" in text
+    assert "GAME" not in text
+
+
+def test_people_in_the_wrong_place_are_seen_though_the_counts_are_alike(tmp_path):
+    bank = hand_made_bank()
+    here, elsewhere = score([1, 0, 2, 0, 5, 0], bank), score([0, 2, 0, 1, 0, 5], bank)
+    elsewhere.save_csv(tmp_path / "elsewhere.csv")
+    others = read_counts(tmp_path / "elsewhere.csv")
+    paired = compare(here, others)
+    assert (paired.mae.difference, paired.mae.closer) == (0, 0)
+    assert paired.level == 3
+    assert paired.game.mean == pytest.approx(here.game[3])
+    assert paired.game.other == pytest.approx(elsewhere.game[3], abs=0.01)
+    assert paired.game.difference < 0
+    coarser = {name: Counted(other.count, other.game[:1]) for name, other in others.items()}
+    assert compare(here, coarser).level == 1  # the finest level that both have
+    assert compare(here, coarser).game.other == pytest.approx(elsewhere.game[1], abs=0.01)
+    console = Console(record=True, width=80, file=StringIO())
+    console.print(paired.table("against elsewhere.csv"))
+    assert "GAME 3" in console.export_text()
 
 
 def test_chance_is_called_chance():
@@ -48,7 +70,7 @@ def test_chance_is_called_chance():
     held = 0
     for _ in range(40):
         one, two = (score_of(people, people + rng.normal(0, 100, 40)) for _ in range(2))
-        low, high = compare(one, counts_of(two)).interval
+        low, high = compare(one, counts_of(two)).mae.interval
         held += low < 0 < high
     assert 34 <= held <= 40
 
@@ -56,7 +78,11 @@ def test_chance_is_called_chance():
 def test_counts_are_read_back_from_the_file_that_a_score_writes(tmp_path):
     result = score_of([10, 20], [12.25, 20])
     result.save_csv(tmp_path / "counts.csv")
-    assert read_counts(tmp_path / "counts.csv") == {"photo-0": 12.25, "photo-1": 20.0}
+    counts = read_counts(tmp_path / "counts.csv")
+    assert {name: other.count for name, other in counts.items()} == {"photo-0": 12.25, "photo-1": 20.0}
+    assert [len(other.game) for other in counts.values()] == [3, 3]
+    (tmp_path / "bare.csv").write_text("count,game_2,name\n12.25,1,photo-0\n")
+    assert read_counts(tmp_path / "bare.csv") == {"photo-0": Counted(12.25)}  # no GAME 2 without GAME 1
     with pytest.raises(LibraError, match="lack 1 of 3 images, the first is 'photo-2'"):
         compare(score_of([10, 20, 30], [1, 2, 3]), read_counts(tmp_path / "counts.csv"))
 
@@ -69,6 +95,7 @@ def test_counts_are_read_back_from_the_file_that_a_score_writes(tmp_path):
         ("name,count\na,3\nb,many\n", "line 3: the count is no number"),
         ("name,count\na,3\nb\n", "line 3: the count is no number"),
         ("name,count\na,nan\n", "line 2: the count is no number"),
+        ("name,count,game_1\na,3,4\nb,3,\n", "line 3: the game_1 is no number"),
         ("name,count\na,3\na,4\n", "line 3: the image 'a' is there twice"),
     ],
 )
