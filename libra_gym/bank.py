@@ -20,6 +20,7 @@ from torch import Tensor
 
 from libra_gym.errors import LibraError
 from libra_gym.quantizer import Quantizer, Readout
+from libra_gym.splits import is_training, part
 
 
 class Rows(Protocol):
@@ -63,10 +64,15 @@ class BankImage:
         """The number of patches."""
         return self.rows * self.cols
 
+    @property
+    def photo(self) -> str:
+        """The name of the photo that this is, or is a view of."""
+        return self.name.partition("#")[0]
+
 
 def training_quantizer(counts: np.ndarray, images: Sequence[BankImage]) -> Quantizer:
     """Intervals fitted to the training images, where there are any, so that nothing of the others shows in them."""
-    training = np.repeat([image.split.endswith("train") for image in images], [image.patches for image in images])
+    training = np.repeat([is_training(image.split) for image in images], [image.patches for image in images])
     return Quantizer.fit_log(counts[training] if training.any() else counts, readout="mean")
 
 
@@ -191,26 +197,37 @@ class FeatureBank:
     # ------------------------------------------------------------------------------------------------- variants
 
     def split(self, name: str) -> FeatureBank:
-        """The images of one split (or of several joined by `+`), with this bank's quantizer.
+        """The images of one split, or of several joined by `+`, with this bank's quantizer.
 
-        Of a division such as the folds of UCF_CC_50, the quantizer is fitted to that division's training images.
+        `train:1/5` is the first of five shares of the split `train`, `train:-1/5` all but that (`splits`). Of a
+        division such as the folds of UCF_CC_50, the quantizer is fitted to that division's training images.
         """
-        wanted = set(name.split("+"))
-        keep = [i for i, image in enumerate(self.images) if image.split in wanted]
-        if not keep and (divided := self._divided(min(wanted))) is not None:
+        names = name.split("+")
+        keep = sorted({i for each in names for i in self._images_of(each)})
+        if not keep and (divided := self._divided(min(each.partition(":")[0] for each in names))) is not None:
             return divided.split(name)
         if not keep:
             there = ", ".join(sorted({image.split for image in self.images}))
             raise LibraError(f"Bank {self.name!r} has no split {name!r}; it has: {there}.")
         return self.select(keep)
 
+    def _images_of(self, split: str) -> list[int]:
+        """The places of the images of a split or of a share of one; the views of a photo stay together."""
+        whole = [i for i, image in enumerate(self.images) if image.split == split]
+        if whole:
+            return whole
+        wanted = part(split)
+        photos = {i: image.photo for i, image in enumerate(self.images) if image.split == wanted.split}
+        picked = wanted.pick(photos.values())
+        return [i for i, photo in photos.items() if photo in picked]
+
     def _divided(self, split: str) -> FeatureBank | None:
         """This bank by the division that `split` is of, if that is another one."""
-        names = [image.name.partition("#")[0] for image in self.images]
-        parts = None if self.divide is None else self.divide(split, names)
-        if parts is None or split not in parts:
+        names = [image.photo for image in self.images]
+        roles = None if self.divide is None else self.divide(split, names)
+        if roles is None or split not in roles:
             return None
-        images = tuple(replace(image, split=part) for image, part in zip(self.images, parts))
+        images = tuple(replace(image, split=role) for image, role in zip(self.images, roles))
         quantizer = training_quantizer(self.counts.cpu().numpy(), images)
         return replace(self, images=images, quantizer=quantizer, divide=None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from libra_gym.counts import Points
 from libra_gym.datasets.images import read_image
 from libra_gym.errors import LibraError
+from libra_gym.splits import by_hash, parts
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class Photo:
 
 
 class CrowdDataset(ABC):
-    """Named splits of photos. Splits can be joined by a plus sign, as in ``train+validation``."""
+    """Named splits of photos.
+
+    Splits can be joined by a plus sign, as in ``train+validation``, and shared out, as in ``train:1/5``.
+    """
 
     name: str
     splits: tuple[str, ...]
@@ -53,21 +56,24 @@ class CrowdDataset(ABC):
         """The photos of one of ``splits`` in a fixed order; empty if this split is not on disk."""
 
     def photos(self, split: str) -> list[Photo]:
-        """The photos of a split, or of several joined by ``+``, each photo once."""
+        """The photos of a split, of a share of it, or of several joined by ``+`` (`splits`), each photo once."""
         found: dict[str, Photo] = {}
-        for part in split.split("+"):
-            if part not in self.splits:
+        for part in parts(split):
+            if part.split not in self.splits:
                 raise LibraError(
-                    f"The data set {self.name!r} has no split {part!r}; its splits are {', '.join(self.splits)}, "
+                    f"The data set {self.name!r} has no split {part.split!r}; its splits are {', '.join(self.splits)}, "
                     "and several can be joined by '+'."
                 )
-            photos = self._photos(part)
+            photos = self._photos(part.split)
             if not photos:
                 raise LibraError(
-                    f"The split {part!r} of the data set {self.name!r} holds no photo; its directory should hold "
+                    f"The split {part.split!r} of the data set {self.name!r} holds no photo; its directory should hold "
                     f"{self.expects}."
                 )
-            found |= {photo.name: photo for photo in photos}
+            picked = part.pick(photo.name for photo in photos)
+            if not picked:
+                raise LibraError(f"The split {part.split!r} has {len(photos)} photos, too few for {part.name!r}.")
+            found |= {photo.name: photo for photo in photos if photo.name in picked}
         return list(found.values())
 
     @classmethod
@@ -92,5 +98,5 @@ def held_out(names: Iterable[str], share: float = 0.1) -> set[str]:
 
     The order is that of a hash of the name: it depends on no random generator, and a photo more or less moves no other.
     """
-    ranked = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+    ranked = by_hash(names)
     return set(ranked[: max(round(share * len(ranked)), int(len(ranked) > 1))])

@@ -11,6 +11,7 @@ from libra_gym.counts import Points
 from libra_gym.datasets.base import Photo
 from libra_gym.datasets.labels import read_mat
 from libra_gym.datasets.released import ReleasedDataset, is_called, subdirectory
+from libra_gym.splits import parts
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class _ShanghaiTech(ReleasedDataset):
     def photos(self, split: str) -> list[Photo]:
         """The photos of a split, or of several joined by ``+``; the log says what is left out of training."""
         photos = super().photos(split)
-        asked = split.split("+")
+        asked = {part.split for part in parts(split)}
         if "train" in asked and "leaked" not in asked:
             for number in self.leaked.keys() & self._listed["train"].keys():
                 name = self._listed["train"][number].name

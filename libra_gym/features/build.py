@@ -31,6 +31,7 @@ from libra_gym.errors import LibraError
 from libra_gym.features.manifest import MANIFEST, Manifest, PhotoRecord, Recipe, Shard, Skipped, check_same, remake
 from libra_gym.features.reading import map_shard, shard_fault, split_dots
 from libra_gym.features.storage import TEMPORARY, locked, sha256, write_whole
+from libra_gym.splits import is_training, parts
 
 logger = logging.getLogger(__name__)
 
@@ -149,9 +150,9 @@ def _name(dtype: torch.dtype) -> str:
 def _list_photos(dataset: CrowdDataset, split: str) -> list[tuple[Photo, str]]:
     """Each photo once, with the first of the splits that has it."""
     found: dict[str, tuple[Photo, str]] = {}
-    for part in split.split("+"):
-        for photo in dataset.photos(part):
-            found.setdefault(photo.name, (photo, part))
+    for each in parts(split):
+        for photo in dataset.photos(each.name):
+            found.setdefault(photo.name, (photo, each.name))
     return list(found.values())
 
 
@@ -220,7 +221,7 @@ class _Views(Dataset[_Loaded | Skipped]):
         except LibraError as error:
             return Skipped(photo.name, _hash(photo.path), str(error))
         size = image.shape[0], image.shape[1]
-        views = self._views(size, training=split.endswith("train"), seed=zlib.crc32(photo.name.encode()))
+        views = self._views(size, training=is_training(split), seed=zlib.crc32(photo.name.encode()))
         record = PhotoRecord(photo.name, split, _hash(photo.path), size, len(points), tuple(views))
         return _Loaded(record, points, [torch.from_numpy(view.apply_image(image)) for view in views])
 

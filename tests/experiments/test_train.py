@@ -229,6 +229,15 @@ def test_further_banks_give_the_split_of_the_run_or_their_training_images(tmp_pa
         plan(folds, also=[other], **splits)
 
 
+def test_a_run_learns_from_all_but_a_share_and_is_judged_on_it():
+    """Cross-validation: the intervals too are fitted to what the run learns from."""
+    training, judged = plan("demo", train_split="train:-1/4", validation_split="train:1/4").open_bank()
+    names = [{image.name for image in bank.images} for bank in (training, judged)]
+    assert names[0] | names[1] == {image.name for image in load_bank("demo").split("train").images}
+    assert not names[0] & names[1]
+    assert training.quantizer == judged.quantizer == fit_quantizer(training)
+
+
 def test_a_run_of_an_earlier_version_is_still_read(bank, whole):
     """Its configuration knows nothing of further banks."""
     config = whole / "config.json"

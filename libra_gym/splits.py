@@ -1,0 +1,66 @@
+"""Names of splits: several joined by `+`, and shares of them for cross-validation.
+
+`train:1/5` is the first of five shares of the photos of `train`, and `train:-1/5` is all of `train` but that. A photo's
+share is told by a hash of its name, so that every bank and every run of a data set shares it out alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from libra_gym.errors import LibraError
+
+_SHARE = re.compile(r"(?P<but>-?)(?P<number>\d+)/(?P<of>\d+)")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the names that a plus sign joins: a whole split, or a share of it."""
+
+    name: str
+    """As it was written."""
+    split: str
+    """Of which it is."""
+    number: int = 1
+    of: int = 1
+    but: bool = False
+    """All but that share."""
+
+    def pick(self, names: Iterable[str]) -> set[str]:
+        """Those of the split's photos that belong to this part; shares differ by one photo at most."""
+        ranked = by_hash(set(names))
+        return {name for i, name in enumerate(ranked) if (i % self.of == self.number - 1) != self.but}
+
+
+def parts(split: str) -> list[Part]:
+    """The parts that a split's name joins."""
+    return [part(name) for name in split.split("+")]
+
+
+def part(name: str) -> Part:
+    """What a single name means."""
+    split, colon, share = name.partition(":")
+    if not colon:
+        return Part(name, split)
+    found = _SHARE.fullmatch(share)
+    number, of = (int(found["number"]), int(found["of"])) if found else (0, 0)
+    if found is None or not 1 <= number <= of or of < 2:
+        raise LibraError(
+            f"There is no share {share!r} of a split; {split + ':1/5'!r} is the first of five shares of its photos, "
+            f"and {split + ':-1/5'!r} all but that."
+        )
+    return Part(name, split, number, of, bool(found["but"]))
+
+
+def is_training(name: str) -> bool:
+    """Whether photos are there to learn from, going by the name: `train`, `fold1-train`, `train:-1/5`."""
+    split, _, share = name.partition(":")
+    return split.endswith("train") and (not share or share.startswith("-"))
+
+
+def by_hash(names: Iterable[str]) -> list[str]:
+    """Names in an order that depends on no random generator: that of a hash of each."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
