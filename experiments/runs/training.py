@@ -150,7 +150,7 @@ class RunCallback(EvaluationCallback):
         waited = time.monotonic() - self._pictured >= PICTURE_SECONDS
         if self.epoch >= self.config.epochs or (improved and waited):
             self._record_pictures()
-        self.logger.record(SECONDS, round(self.seconds, 2))
+        self.logger.record(SECONDS, round(self.seconds, 6))
         self.model.dump_logs()
         self.save_checkpoint()
 
