@@ -296,7 +296,7 @@ def _train_head(
         logger.record(EPOCH, trainer.epoch)
         logger.record("train/loss", loss)
         logger.record(TRANSITIONS, steps, exclude="tensorboard")
-        logger.record(SECONDS, round(time.monotonic() - began, 2))
+        logger.record(SECONDS, round(time.monotonic() - began, 6))
         for key, value in figures(score).items():
             logger.record(f"validation/{key}", value)
         logger.dump(steps)
