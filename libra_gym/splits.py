@@ -1,7 +1,8 @@
 """Names of splits: several joined by `+`, and shares of them for cross-validation.
 
 `train:1/5` is the first of five shares of the photos of `train`, and `train:-1/5` is all of `train` but that. A photo's
-share is told by a hash of its name, so that every bank and every run of a data set shares it out alike.
+share is told by its place in an order of all of them by a hash of their names, so that the same photos are shared out
+alike in every bank, data set and run; where one is missing, shares are others.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from libra_gym.errors import LibraError
 from libra_gym.features.manifest import MANIFEST, Manifest, PhotoRecord, Recipe, Shard, Skipped, check_same, remake
 from libra_gym.features.reading import map_shard, shard_fault, split_dots
 from libra_gym.features.storage import TEMPORARY, locked, sha256, write_whole
-from libra_gym.splits import is_training, parts
+from libra_gym.splits import is_training
 
 logger = logging.getLogger(__name__)
 
@@ -150,9 +150,9 @@ def _name(dtype: torch.dtype) -> str:
 def _list_photos(dataset: CrowdDataset, split: str) -> list[tuple[Photo, str]]:
     """Each photo once, with the first of the splits that has it."""
     found: dict[str, tuple[Photo, str]] = {}
-    for each in parts(split):
-        for photo in dataset.photos(each.name):
-            found.setdefault(photo.name, (photo, each.name))
+    for part in split.split("+"):
+        for photo in dataset.photos(part):
+            found.setdefault(photo.name, (photo, part))
     return list(found.values())
 
 
