@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[import-untyped]
 
 from libra_gym.errors import LibraError
+from libra_gym.models import RELEASED, find_model
 
 STRIDE = 32
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -97,8 +98,9 @@ def load_backbone(
 ) -> Backbone:
     """A frozen backbone by its torchvision name; `name:multi` concatenates the levels of strides 8, 16 and 32.
 
-    `weights` is `"imagenet"` (torchvision's default weights, downloaded once), `"random"` (the same each time: for
-    tests), or a `.safetensors` or `.pth` file with the keys of torchvision, of the convolutional part alone
+    `weights` is `"imagenet"` (torchvision's default weights, downloaded once), `"dense"` or `"street"` (a VGG16 that
+    has learnt to count, of the models in the package), `"random"` (the same each time: for tests), or a
+    `.safetensors` or `.pth` file with the keys of torchvision, of the convolutional part alone
     (`features.0.weight` or `0.weight`), or of a counting checkpoint of this project. Keys of heads are passed over.
     """
     model_name, _, suffix = name.partition(":")
@@ -123,7 +125,7 @@ def load_backbone(
             unit.to_empty(device="cpu")
     backbone = Backbone(name, trunk, LEVELS[model_name] if suffix else ())
     if from_file:
-        _load_file(backbone, Path(weights))
+        _load_file(backbone, weights_file(weights))
     return backbone.to(device)
 
 
@@ -180,10 +182,17 @@ def _load_file(backbone: Backbone, path: Path) -> None:
         tensor.copy_(given[key]) if key in given else tensor.zero_()
 
 
+def weights_file(weights: str | Path) -> Path:
+    """Where weights are that are given as a file, or as the name of a model in the package."""
+    if str(weights) in RELEASED:
+        return find_model(weights)
+    if not Path(weights).is_file():
+        raise LibraError(f"weights {str(weights)!r} are neither a file nor one of: imagenet, {', '.join(RELEASED)}")
+    return Path(weights)
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a `.safetensors` or `.pth` file by their names; nothing is unpickled but tensors."""
-    if not path.is_file():
-        raise LibraError(f"weights {str(path)!r} are neither a file nor 'imagenet'")
     try:
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, EOFError, UnpicklingError) as error:

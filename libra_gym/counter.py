@@ -25,6 +25,7 @@ from libra_gym.datasets.views import resized, scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
+from libra_gym.models import find_model
 from libra_gym.photos import Pixels, Region, crop, limit_side, read_photo
 from libra_gym.tiling import tiled_features
 from libra_gym.uncertainty import Uncertainty
@@ -32,12 +33,11 @@ from libra_gym.weigher import FORMAT as WEIGHER_FORMAT
 from libra_gym.weigher import Weigher
 
 FORMAT = "libra_gym.counter"
-MODELS = Path(__file__).parent / "assets" / "models"
-RELEASED = ("dense", "street")
-"""The models that ship with the package: of ShanghaiTech A (crowds; the default) and B (streets)."""
 Precision = Literal["float16", "float32"]
 
-_SCALE = "weigher."  # before the names of the scale's tensors; the backbone's are torchvision's own
+# Before the names of tensors; the backbone's are torchvision's own.
+_SCALE = "weigher."
+_HEAD = "head."
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,14 +125,17 @@ class Counter:
 
     # ------------------------------------------------------------------------------------------------------- one file
 
-    def save(self, path: str | Path, dtype: Precision = "float16") -> None:
+    def save(self, path: str | Path, dtype: Precision = "float16", *, head: Mapping[str, Tensor] | None = None) -> None:
         """Write everything as one safetensors file.
 
         With `float16`, matrices and kernels are stored in half precision; biases and statistics stay as they are. The
-        tensors of the backbone keep torchvision's names, so that the file also serves as a backbone's weights.
+        tensors of the backbone keep torchvision's names, so that the file also serves as a backbone's weights. `head`
+        is the one-step head that the backbone was trained with: counting has no use for it, further pre-training does.
         """
         scale = {_SCALE + name: tensor for name, tensor in self.weigher.network.state_dict().items()}
-        tensors = {name: _stored(name, tensor, dtype) for name, tensor in (self.backbone.state_dict() | scale).items()}
+        one_step = {_HEAD + name: tensor for name, tensor in (head or {}).items()}
+        parts = self.backbone.state_dict() | scale | one_step
+        tensors = {name: _stored(name, tensor, dtype) for name, tensor in parts.items()}
         header = {
             "backbone": self.backbone.name,
             "preprocessing": PREPROCESSING,
@@ -181,22 +184,6 @@ def view(photo: str | Path | Pixels, region: Region | None = None, max_side: int
     if region is not None:
         pixels = crop(pixels, region)
     return pixels if max_side is None else limit_side(pixels, max_side)
-
-
-def find_model(model: str | Path) -> Path:
-    """The file of a model, given as a file or by the name of one that ships with the package."""
-    if str(model) in RELEASED:
-        path = MODELS / f"{model}.safetensors"
-        if not path.is_file():
-            raise LibraError(
-                f"The model {str(model)!r} is missing from this installation ({path}); install libra-gym again, or "
-                "train one with `libra train`, join it with its backbone with `libra release RUN --weights FILE --out "
-                "MODEL`, and give the file as the model (docs/counting.md)."
-            )
-        return path
-    if not Path(model).is_file():
-        raise LibraError(f"There is no model {str(model)!r}; give a file, or one of: {', '.join(RELEASED)}.")
-    return Path(model)
 
 
 def count(

@@ -35,7 +35,10 @@ class Look:
 
     def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The photo's pixels in this look."""
-        pixels = self.view.apply_image(image)
+        return self.coloured(self.view.apply_image(image))
+
+    def coloured(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Pixels of the view, all or some, in this look's colours."""
         if self.grey:
             pixels = np.repeat(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
         if self.contrast != 1.0 or self.brightness != 0.0:
@@ -89,23 +92,42 @@ class Crop:
         top, left = (grid * int(rng.integers((length - side) // grid + 1)) for length in (height, width))
         return cls(left, top, side)
 
-    def counts(self, look: Look, density: HeadDensity) -> tuple[Tensor, Tensor]:
-        """People in each patch of the crop, and which patches lie at least partly in the photo."""
+    @classmethod
+    def around(cls, point: NDArray[np.float32], size: Size, side: int, grid: int, rng: np.random.Generator) -> Crop:
+        """Anywhere in a padded look of this size where the crop holds the point (x, y of the look)."""
+
+        def begin(place: int, length: int) -> int:
+            last = min(place, length - side) // grid
+            first = min(max(-(-(place + 1 - side) // grid), 0), last)
+            return grid * int(rng.integers(first, last + 1))
+
+        height, width = padded_size(size, side)
+        return cls(begin(int(point[0]), width), begin(int(point[1]), height), side)
+
+    def view(self, look: Look) -> View | None:
+        """The part of the photo that the crop shows; None if it lies wholly in the padding."""
         height, width = look.view.size
         h, w = min(self.side, height - self.top), min(self.side, width - self.left)
+        if h <= 0 or w <= 0:
+            return None
+        x = width - self.left - w if look.view.mirror else self.left
+        return View(x, self.top, w, h, look.view.scale, look.view.mirror)
+
+    def counts(self, look: Look, density: HeadDensity) -> tuple[Tensor, Tensor]:
+        """People in each patch of the crop, and which patches lie at least partly in the photo."""
         patches = self.side // STRIDE
         counts, valid = torch.zeros(patches, patches), torch.zeros(patches, patches, dtype=torch.bool)
-        if h > 0 and w > 0:
-            x = width - self.left - w if look.view.mirror else self.left
-            seen = View(x, self.top, w, h, look.view.scale, look.view.mirror).integrate(density)
+        if (view := self.view(look)) is not None:
+            seen = view.integrate(density)
             counts[: seen.shape[0], : seen.shape[1]] = torch.from_numpy(seen.copy())  # no negative strides
             valid[: seen.shape[0], : seen.shape[1]] = True
         return counts, valid
 
     def pixels(self, look: Look, image: NDArray[np.uint8]) -> Tensor:
         """The crop as the backbone takes it, `(3, side, side)`; what lies beyond the look is padding."""
-        seen = look.pixels(image)[self.top : self.top + self.side, self.left : self.left + self.side]
-        return _padded(preprocess(seen), (self.side, self.side))
+        if (view := self.view(look)) is None:
+            return torch.zeros(3, self.side, self.side)
+        return _padded(preprocess(look.coloured(view.apply_image(image))), (self.side, self.side))
 
 
 def padded_size(size: Size, least: int = 0) -> Size:

@@ -223,6 +223,8 @@ def fill_head(head: PatchHead, given: Mapping[str, Tensor], origin: str) -> None
     """
     renamed = {re.sub(r"^(weight|bias)$", r"layer.\1", key): value.float() for key, value in given.items()}
     own = head.state_dict()
+    if not renamed:
+        raise LibraError(f"{origin} has no head to begin with; give it as --weights, and the head begins anew")
     if renamed.keys() != own.keys():
         raise LibraError(
             f"{origin} has a head of another method than {type(head).__name__}; leave it out with --weights"

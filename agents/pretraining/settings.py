@@ -31,6 +31,9 @@ class PretrainSettings:
     """Side of a training crop in pixels."""
     crops_per_photo: int = 1
     """Of each photo, in an epoch."""
+    crowded: float = 0.0
+    """The share of crops that are drawn round one of the photo's people instead of anywhere, so that sparse photos
+    show more of them."""
     batch_size: int = 4
     accumulate: int = 1
     """Batches per update."""
@@ -94,6 +97,8 @@ class PretrainSettings:
         low, high = self.scales
         if not 0 < low <= high:
             raise LibraError(f"scales must be two ascending positive factors; got {list(self.scales)}.")
+        if not 0 <= self.crowded <= 1:
+            raise LibraError(f"crowded must be between 0 and 1; got {self.crowded}.")
         if self.warmup < 0:
             raise LibraError(f"warmup must be at least 0 epochs; got {self.warmup}.")
         if not 0 <= self.average < 1:

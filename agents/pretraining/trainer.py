@@ -64,11 +64,20 @@ class CropDataset(Dataset[Item]):
         chosen = int(rng.integers(settings.views))
         look_rng = np.random.default_rng((self.seed, number, chosen)) if cached else rng
         look = make_look(scene.size, settings, chosen, look_rng)
-        crop = Crop.draw(look.view.size, settings.crop, self.cache.stride, rng)
+        crop = self._draw(scene, look, rng)
         counts, valid = crop.counts(look, scene.density)
         if cached:
             return self.cache.crop(scene, look, crop), counts, valid
         return crop.pixels(look, scene.photo.image()), counts, valid
+
+    def _draw(self, scene: Scene, look: Look, rng: np.random.Generator) -> Crop:
+        """Anywhere in the look, or for the share `crowded` of the crops, round one of its people."""
+        size, side, grid = look.view.size, self.settings.crop, self.cache.stride
+        if self.settings.crowded > 0 and rng.random() < self.settings.crowded:
+            people = look.view.apply_points(scene.points, scene.size)
+            if len(people):
+                return Crop.around(people[rng.integers(len(people))], size, side, grid, rng)
+        return Crop.draw(size, side, grid, rng)
 
 
 class Pretrainer:

@@ -45,7 +45,8 @@ def evaluate(
     root: Annotated[Path | None, typer.Option(help="The directory of the data set.")] = None,
     split: Annotated[str, typer.Option(help="A split, or several joined by '+'.")] = "validation",
     weights: Annotated[
-        str | None, typer.Option(help="For photos: the backbone's .safetensors or .pth file, or 'imagenet'.")
+        str | None,
+        typer.Option(help="For photos: the backbone's .safetensors or .pth file, imagenet, dense or street."),
     ] = None,
     readout: Annotated[
         ReadoutName, typer.Option(help="Bin means or middles; 'expectation' is for one-step classifiers.")

@@ -57,7 +57,9 @@ def features(
     split: Annotated[str, typer.Option(help="A split, or several joined by '+'.")] = "train+validation",
     out: Annotated[Path | None, typer.Option(help="The directory of the cache.")] = None,
     backbone: Annotated[str, typer.Option(help="A torchvision name; ':multi' behind it takes three levels.")] = "vgg16",
-    weights: Annotated[str, typer.Option(help="A .safetensors or .pth file, or 'imagenet' to download.")] = "imagenet",
+    weights: Annotated[
+        str, typer.Option(help="A .safetensors or .pth file, dense or street, or imagenet to download.")
+    ] = "imagenet",
     kernel: Annotated[str, typer.Option(help=f"How heads are spread: {', '.join(KERNELS)}.")] = DEFAULT_KERNEL,
     crops: Annotated[Crops, typer.Option(help="'paper': its 18 crops of each training photo.")] = Crops.none,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also the mirror of each training photo.")] = False,

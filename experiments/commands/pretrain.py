@@ -48,9 +48,12 @@ def pretrain(
     root: Annotated[Path | None, typer.Option(help="The directory of the data set.")] = None,
     out: Annotated[Path | None, typer.Option(help="The directory of the run; it must not exist yet.")] = None,
     backbone: Annotated[str, typer.Option(help="A torchvision name.")] = "vgg16",
-    weights: Annotated[str, typer.Option(help="Where the backbone begins: a file, or 'imagenet'.")] = "imagenet",
+    weights: Annotated[
+        str, typer.Option(help="Where the backbone begins: a file, imagenet, dense or street.")
+    ] = "imagenet",
     init: Annotated[
-        Path | None, typer.Option(help="Begin with this counting checkpoint instead, backbone and head.")
+        str | None,
+        typer.Option(help="Begin with backbone and head of this counting checkpoint, or of dense or street."),
     ] = None,
     train_from: Annotated[
         str | None, typer.Option(help="The first layer that learns, such as conv4_1; 'head': none of the backbone.")
@@ -81,6 +84,7 @@ def pretrain(
     from experiments.runs.directory import RunDirectory, command_line
     from experiments.runs.pretraining import PretrainConfig, make_accelerator, new_wandb_id, prepare
     from experiments.runs.pretraining import pretrain as pretrain_run
+    from libra_gym.backbones import weights_file
 
     if resume is not None:
         refuse_others(context)
@@ -98,7 +102,9 @@ def pretrain(
         if train_from is not None:
             changes["train_from"] = train_from
         settings = pretrain_settings(method.value, preset, changes)
-        start = weights if init is None else str(init)
+        start = init or weights
+        if start not in ("imagenet", "random"):
+            start = str(weights_file(start).absolute())
         config = PretrainConfig(
             settings=settings.to_dict(),
             preset=preset,
@@ -107,8 +113,8 @@ def pretrain(
             train_split=split,
             validation_split=validation,
             backbone=backbone,
-            weights=start if start in ("imagenet", "random") else str(Path(start).absolute()),
-            init=None if init is None else str(init.absolute()),
+            weights=start,
+            init=None if init is None else start,
             seed=seed,
             device=device,
             cache=cache.value,

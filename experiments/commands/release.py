@@ -14,6 +14,8 @@ from libra_gym.datasets import DATASETS
 from libra_gym.errors import LibraError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from experiments.runs.config import RunConfig
     from libra_gym.bank import FeatureBank
     from libra_gym.counter import Counter
@@ -29,7 +31,9 @@ class StoredAs(str, Enum):
 
 def release(
     run: Annotated[Path, typer.Argument(help="The directory of a run.")],
-    weights: Annotated[str, typer.Option(help="The file of the backbone that the run's features came from.")],
+    weights: Annotated[
+        str, typer.Option(help="The file of the backbone that the run's features came from, or its name.")
+    ],
     out: Annotated[Path, typer.Option(help="The model file to write.")],
     bank: Annotated[
         str | None, typer.Option(help="The bank with the validation split; the run's own if not given.")
@@ -66,7 +70,7 @@ def release(
     score = evaluate_bank(weigher, _validation(config, bank))
     interval = Uncertainty.fit([r.count for r in score.records], [r.people for r in score.records])
     counter = Counter(backbone, weigher, interval, make_card(config, score, notes))
-    counter.save(out, dtype.value)
+    counter.save(out, dtype.value, head=_head(weights))
     console.print(score.table())
     console.print(f"{interval}.")
     console.print(f"{out} is written, {out.stat().st_size / 1e6:.1f} MB", soft_wrap=True, markup=False)
@@ -83,6 +87,14 @@ def _validation(config: RunConfig, bank: str | None) -> FeatureBank:
         if bank is not None:
             raise
         raise LibraError(f"The run's own bank cannot be opened ({error}); give --bank.") from None
+
+
+def _head(weights: str) -> dict[str, Tensor]:
+    """The head that the backbone's file may hold from its pre-training."""
+    from agents.state import under
+    from libra_gym.backbones import read_weights, weights_file
+
+    return {} if weights in ("imagenet", "random") else under("head.", read_weights(weights_file(weights)))
 
 
 def _compare(whole: Counter, stored: Counter, photos: list[Photo], dtype: str, console: Console) -> None:

@@ -15,11 +15,11 @@ from experiments.runs.directory import RunDirectory
 from libra_gym.backbones import Backbone
 from libra_gym.bank import FeatureBank
 from libra_gym.counter import FORMAT as JOINED_FORMAT
-from libra_gym.counter import RELEASED
 from libra_gym.counter import Counter as PhotoCounter
 from libra_gym.errors import LibraError
 from libra_gym.evaluation import evaluate
 from libra_gym.metrics import Score
+from libra_gym.models import RELEASED
 from libra_gym.quantizer import Quantizer
 from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher

@@ -10,6 +10,7 @@ from agents.pretraining import Pretrainer, PretrainSettings, pretrain_settings
 from agents.pretraining.looks import Crop, Scene, make_look, padded_pixels
 from agents.pretraining.network import BlockClassifier, BlockRegressor, LocalCounts, cut, fill_head
 from agents.pretraining.stem import StemCache
+from agents.pretraining.trainer import CropDataset
 from libra_gym.backbones import Backbone, load_backbone, preprocess, read_weights
 from libra_gym.counts import KERNELS
 from libra_gym.datasets import open_dataset
@@ -107,6 +108,50 @@ class TestCrops:
                 assert not counts[~valid].any()
                 total += float(counts.sum())
         assert total == pytest.approx(len(scene.points), rel=1e-4)
+
+    @pytest.mark.parametrize("number", range(4))
+    def test_pixels_are_those_of_the_same_place_in_the_look(self, scene, number):
+        rng = np.random.default_rng(number)
+        look = make_look(scene.size, settings(scales=(0.7, 1.4), colours=0.2, grey=0.5), number, rng)
+        image = scene.photo.image()
+        whole = padded_pixels(look, image, 64)
+        for left, top in ((0, 0), (8, 16), (whole.shape[2] - 64, whole.shape[1] - 64)):
+            expected = whole[:, top : top + 64, left : left + 64]
+            torch.testing.assert_close(Crop(left, top, 64).pixels(look, image), expected, rtol=0, atol=1e-6)
+
+    def test_a_crop_round_a_point_holds_it_and_may_lie_anywhere_there(self):
+        size, rng = (150, 201), np.random.default_rng(0)
+        for point in ([0.0, 0.0], [200.5, 149.5], [100.0, 75.0], [201.0, 3.0]):
+            crops = {Crop.around(np.array(point, np.float32), size, 64, 8, rng) for _ in range(300)}
+            for crop in crops:
+                assert crop.left % 8 == crop.top % 8 == 0
+                assert 0 <= crop.left <= 224 - 64
+                assert 0 <= crop.top <= 160 - 64
+                assert crop.left <= point[0] <= crop.left + 64
+                assert crop.top <= point[1] <= crop.top + 64
+        every = {Crop.around(np.array([100.0, 75.0], np.float32), size, 64, 8, rng) for _ in range(2000)}
+        assert {crop.left for crop in every} == set(range(40, 97, 8))
+        assert {crop.top for crop in every} == set(range(16, 73, 8))
+
+    def test_a_photo_smaller_than_a_crop_has_one(self):
+        crop = Crop.around(np.array([20.0, 30.0], np.float32), (40, 50), 64, 8, np.random.default_rng(0))
+        assert crop == Crop(0, 0, 64)
+
+    def test_crowded_crops_hold_more_people(self, tmp_path):
+        """A tenth of the photo has everyone; drawn anywhere, many crops have nobody, drawn round people none has."""
+        cv2.imwrite(str(tmp_path / "0.png"), np.full((96, 960, 3), 220, np.uint8))
+        dots = np.random.default_rng(0).uniform([0, 0], [96, 96], (40, 2))
+        np.savetxt(tmp_path / "0.csv", dots, delimiter=",", fmt="%.2f")
+        scene = Scene.read(open_dataset("folder", tmp_path).photos("all")[0], "train", KERNELS["capped"])
+        stem, _, stride = cut(vgg(), "conv4_1")
+        people = {}
+        for crowded in (0.0, 0.5, 1.0):
+            given = settings(crowded=crowded, crops_per_photo=200, views=4, scales=(0.8, 1.2))
+            crops = CropDataset([scene], given, StemCache(stem, stride, "none", None, 0, ""), seed=0)
+            people[crowded] = np.array([float(counts.sum()) for _, counts, _ in (crops[k] for k in range(200))])
+        assert people[1.0].min() > 0
+        assert (people[0.0] == 0).mean() > 0.7
+        assert 0.3 < (people[0.5] == 0).mean() < 0.6
 
     def test_heads_are_where_the_counts_say(self, scene):
         """The darkest patches of a mirrored, scaled crop are those with people."""
@@ -245,6 +290,10 @@ class TestHeads:
         fill_head(head, given, "file")
         assert torch.equal(head.layer.weight[:5], given["weight"].float())
         assert torch.equal(head.layer.bias[5:], given["bias"][4].float().expand(head.layer.bias[5:].shape))
+
+    def test_a_file_without_a_head_is_named(self):
+        with pytest.raises(LibraError, match=r"file has no head.*--weights"):
+            fill_head(BlockClassifier(4, self.quantizer), {}, "file")
 
     def test_a_head_of_another_method_is_refused(self):
         given = {f"layers.{key}": value for key, value in LocalCounts(4, self.quantizer).layers.state_dict().items()}

@@ -18,8 +18,8 @@ from experiments.card import card_markdown, read_notes
 from experiments.cli import app
 from experiments.counting import find_files, parse_region
 from experiments.runs import RunDirectory, plan, train
-from libra_gym import counter as module
-from libra_gym.backbones import load_backbone, preprocess
+from libra_gym import models
+from libra_gym.backbones import load_backbone, preprocess, read_weights
 from libra_gym.counter import Counter
 from libra_gym.datasets import open_dataset
 from libra_gym.errors import LibraError
@@ -208,7 +208,7 @@ def test_what_was_counted_before_ctrl_c_is_printed(folder, model, monkeypatch):
 
 
 def test_mistakes_before_counting_are_one_sentence(folder, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MODELS", tmp_path)
+    monkeypatch.setattr(models, "MODELS", tmp_path)
     for arguments, named in (
         ((), "photo"),
         ((folder / "1.jpg",), "libra release"),
@@ -270,6 +270,16 @@ def test_a_released_run_counts_like_the_run(run, folder, tmp_path):
     counts = [Counter.load(whole).count(folder / f"{number}.jpg").count for number in range(6)]
     people = [10 + 5 * number for number in range(6)]
     assert np.abs(np.subtract(counts, people)).mean() == pytest.approx(score["mae"], rel=0.02)
+
+
+def test_a_release_keeps_the_head_of_the_pretraining(run, backbone, tmp_path):
+    state = {key: value.contiguous() for key, value in backbone.state_dict().items()}
+    head = {"head.layer.weight": torch.randn(7, 512, 1, 1), "head.layer.bias": torch.randn(7)}
+    save_file(state | head, tmp_path / "pretrained.safetensors")
+    out = tmp_path / "model.safetensors"
+    assert libra("release", run, "--weights", tmp_path / "pretrained.safetensors", "--out", out).exit_code == 0
+    assert torch.equal(read_weights(out)["head.layer.bias"], head["head.layer.bias"])
+    assert Counter.load(out).count(picture(0)).count > 0
 
 
 def test_a_release_needs_the_weights_that_the_run_was_trained_with(run, backbone, tmp_path):

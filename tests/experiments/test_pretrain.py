@@ -172,6 +172,9 @@ def test_mistakes_are_named(root, tmp_path, whole):
     assert "leave out --seed" in libra("pretrain", "--resume", whole, "--seed", "1", status=2)
     assert "is no pre-training" in libra("pretrain", "--resume", tmp_path / "nowhere", status=2)
     assert "no training in fp16" in libra(*begin(root, tmp_path / "d"), "--precision", "fp16", status=2)
+    assert "dense, street" in libra(*begin(root, tmp_path / "e"), "--weights", "crowd", status=2)
+    assert "are not those of" in libra(*begin(root, tmp_path / "e"), "--weights", "dense", status=2)
+    assert "crowded must be" in libra(*begin(root, tmp_path / "e"), "--set", "crowded=1.5", status=2)
     assert "no device 'tpu'" in libra(*begin(root, tmp_path / "c"), "--device", "tpu", status=2)
 
 

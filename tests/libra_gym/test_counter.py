@@ -14,11 +14,12 @@ from safetensors import safe_open
 
 import libra_gym
 from libra_gym import counter as module
-from libra_gym import tiling
-from libra_gym.backbones import load_backbone, preprocess
+from libra_gym import models, tiling
+from libra_gym.backbones import load_backbone, preprocess, read_weights
 from libra_gym.bank import BankImage, FeatureBank
-from libra_gym.counter import RELEASED, Counter, find_model
+from libra_gym.counter import Counter
 from libra_gym.errors import LibraError
+from libra_gym.models import RELEASED, find_model
 from libra_gym.network import NetworkSettings, ScaleNetwork
 from libra_gym.quantizer import Quantizer
 from libra_gym.task import WeighingTask
@@ -214,7 +215,7 @@ def test_the_header_is_plain_json(counter, tmp_path):
 
 
 def test_the_package_counts_by_itself(counter, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MODELS", tmp_path)
+    monkeypatch.setattr(models, "MODELS", tmp_path)
     counter.save(tmp_path / "dense.safetensors", "float32")
     replaced = Counter(counter.backbone, counter.weigher, replace(INTERVAL, width=0.5))
     replaced.save(tmp_path / "street.safetensors", "float32")
@@ -226,7 +227,7 @@ def test_the_package_counts_by_itself(counter, tmp_path, monkeypatch):
 
 
 def test_a_model_that_does_not_ship_yet_says_how_to_make_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MODELS", tmp_path)
+    monkeypatch.setattr(models, "MODELS", tmp_path)
     with pytest.raises(LibraError, match=r"'dense'.*libra train.*libra release"):
         find_model("dense")
     with pytest.raises(LibraError, match=r"'crowd'.*dense, street"):
@@ -250,6 +251,22 @@ def test_importing_the_package_loads_no_vision_library():
 
 
 # ------------------------------------------------------------------------------------------------------ what is shipped
+
+
+def test_a_head_in_the_file_changes_no_count(counter, tmp_path):
+    head = {"layer.weight": torch.randn(40, 512, 1, 1), "layer.bias": torch.randn(40)}
+    counter.save(tmp_path / "model.safetensors", head=head)
+    counter.save(tmp_path / "without.safetensors")
+    assert torch.equal(read_weights(tmp_path / "model.safetensors")["head.layer.bias"], head["layer.bias"])
+    with_head, without = (Counter.load(tmp_path / f"{name}.safetensors") for name in ("model", "without"))
+    assert with_head.count(photo()).count == without.count(photo()).count
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_released_model_lends_its_backbone_by_name(name):
+    assert load_backbone("vgg16", name).weights_hash == Counter.load(name).backbone.weights_hash
+    with pytest.raises(LibraError, match="not those of 'resnet18'"):
+        load_backbone("resnet18", name)
 
 
 @pytest.mark.parametrize("name", RELEASED)
