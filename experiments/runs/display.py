@@ -13,6 +13,8 @@ from experiments.tracking import readable
 
 REFRESH = 0.5
 """Seconds between two readings of the figures; a reading may wait for the device."""
+LOG_EVERY = 60.0
+"""Seconds between two lines within an epoch where there is no terminal for a live one, as in a job's log."""
 
 
 class Display:
@@ -28,6 +30,7 @@ class Display:
         self._mae = math.nan
         self._next = 0.0
         self._since = (time.monotonic(), 0)
+        self._logged = time.monotonic()
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -55,12 +58,16 @@ class Display:
         epoch = min(int(done) + 1, self.epochs)
         text = self._line(epoch, steps, epsilon, loss)
         self._progress.update(self._bar, completed=done, description=f"{text}  MAE {readable(self._mae)}")
+        if not self.console.is_terminal and time.monotonic() - self._logged >= LOG_EVERY:
+            self._logged = time.monotonic()
+            self.console.print(f"{text}  {done / self.epochs:.0%} done", highlight=False, soft_wrap=True)
 
     def epoch(
         self, epoch: int, steps: int, epsilon: float | None, loss: float | None, mae: float, improved: bool
     ) -> None:
         """Print the line of a finished epoch."""
         self._mae = mae
+        self._logged = time.monotonic()
         best = "  best so far" if improved else ""
         text = self._line(epoch, steps, epsilon, loss)
         self.console.print(f"{text}  validation MAE {readable(mae)}{best}", highlight=False, soft_wrap=True)
