@@ -52,7 +52,7 @@ class LibraDQN(DQN):
             eight steps needs eight of them to reach the first.
         easy_drop: share of the transitions with an error of at most one tick (an interval; a hundredth of a person when
             counts are weighed) that are not stored.
-        loss: `l1`, `huber` or `mse`.
+        loss: `l1`, `huber` (squared up to a difference of one, `l1` beyond) or `mse`.
         quantile: with `l1`, which quantile of a patch's possible counts to aim at instead of the median. A photo's
             count is a sum over patches and so wants their means, which lie above the medians.
         double: choose the next action with the online network and value it with the target network.

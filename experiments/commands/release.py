@@ -38,6 +38,7 @@ def release(
     bank: Annotated[
         str | None, typer.Option(help="The bank with the validation split; the run's own if not given.")
     ] = None,
+    last: Annotated[bool, typer.Option("--last", help="Take the model of the last epoch, not of the best.")] = False,
     card: Annotated[
         Path | None, typer.Option(help="A Markdown file with the sections Limits and Licence (of the data), and more.")
     ] = None,
@@ -61,7 +62,7 @@ def release(
 
     console = Console()
     config = RunConfig.load(RunDirectory(run).config_path)
-    weigher = open_counter(run)
+    weigher = open_counter(run, "last" if last else "best")
     if not isinstance(weigher, Weigher):
         raise LibraError(f"{str(run)!r} is a run of {config.algo!r}; only models of libra_dqn can be released.")
     notes = {} if card is None else read_notes(card)
