@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import sys
 
 import cv2
@@ -280,6 +281,22 @@ def test_a_release_keeps_the_head_of_the_pretraining(run, backbone, tmp_path):
     assert libra("release", run, "--weights", tmp_path / "pretrained.safetensors", "--out", out).exit_code == 0
     assert torch.equal(read_weights(out)["head.layer.bias"], head["head.layer.bias"])
     assert Counter.load(out).count(picture(0)).count > 0
+
+
+def test_a_release_of_the_last_epoch(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    weigher = Weigher.load(copied / "best.safetensors")
+    with torch.no_grad():
+        weigher.network.out.bias[-1] += 100.0  # it ends at once, with nothing on the scale
+    weigher.save(copied / "last.safetensors")
+    counts = []
+    for options in ((), ("--last",)):
+        out = tmp_path / f"model{len(options)}.safetensors"
+        weights = run.parent / "weights.safetensors"
+        assert libra("release", copied, "--weights", weights, "--out", out, *options).exit_code == 0
+        counts.append(Counter.load(out).count(picture(0)).count)
+    assert counts[0] > 0
+    assert counts[1] == 0
 
 
 def test_a_release_needs_the_weights_that_the_run_was_trained_with(run, backbone, tmp_path):
