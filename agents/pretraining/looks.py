@@ -13,7 +13,7 @@ from torch import Tensor
 from agents.pretraining.settings import STRIDE, PretrainSettings
 from libra_gym.backbones import preprocess
 from libra_gym.counts import HeadDensity, Kernel, Points, Size
-from libra_gym.datasets import Photo
+from libra_gym.datasets import CrowdDataset, Photo
 from libra_gym.datasets.views import View, full
 
 
@@ -53,17 +53,23 @@ class Scene:
     """A photo of the training or validation set with all that is known of it but its pixels."""
 
     photo: Photo
+    dataset: str
     split: str
     size: Size
     density: HeadDensity
     points: Points
 
     @classmethod
-    def read(cls, photo: Photo, split: str, kernel: Kernel) -> Scene:
+    def read(cls, photo: Photo, dataset: str, split: str, kernel: Kernel) -> Scene:
         """Read size and dots; the pixels are looked at once and let go."""
         height, width = photo.image().shape[:2]
         density = HeadDensity(photo.points(), (height, width), kernel)
-        return cls(photo, split, (height, width), density, density.points.astype(np.float32))
+        return cls(photo, dataset, split, (height, width), density, density.points.astype(np.float32))
+
+    @classmethod
+    def read_all(cls, dataset: CrowdDataset, split: str, kernel: Kernel) -> list[Scene]:
+        """Those of a split."""
+        return [cls.read(photo, dataset.name, split, kernel) for photo in dataset.photos(split)]
 
 
 def make_look(size: Size, settings: PretrainSettings, number: int, rng: np.random.Generator) -> Look:

@@ -32,9 +32,9 @@ class StemCache:
         stem: the frozen layers, on the device where they are.
         stride: of its maps.
         where: `disk`, `ram`, or `none` for no cache.
-        directory: of the files, for `disk`; several runs with the same stem and data may share it.
+        directory: of the files, for `disk`; several runs may share it.
         limit: bytes that may be stored.
-        origin: distinguishes what the maps are made of: the data set and the stem's weights.
+        origin: distinguishes the stem's weights.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class StemCache:
         return self.stem(images).contiguous()
 
     def _key(self, scene: Scene, look: Look, least: int) -> str:
-        name = f"{scene.photo.name}|{scene.size}|{look.key}|{least}"
+        name = f"{scene.dataset}|{scene.photo.name}|{scene.size}|{look.key}|{least}"
         return hashlib.sha256(name.encode()).hexdigest()[:24]
 
     def _room(self, size: Size) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ class Pretrainer:
         dataset: the photos.
         split: the split that is learnt from.
         validation: the split that the best epoch is chosen by.
+        also: splits of other data sets that are learnt from too.
         seed: of crops, looks and the head's first weights.
         init: a counting checkpoint whose head is taken over.
         where: the stem cache: `disk`, `ram` or `none`.
@@ -106,6 +107,7 @@ class Pretrainer:
         *,
         split: str = "train",
         validation: str = "validation",
+        also: Sequence[tuple[CrowdDataset, str]] = (),
         seed: int = 0,
         init: Path | None = None,
         where: Where = "disk",
@@ -117,8 +119,10 @@ class Pretrainer:
         self.settings, self.seed = settings, seed
         self.accelerator = accelerator or Accelerator(gradient_accumulation_steps=settings.accumulate)
         kernel = KERNELS[settings.kernel]
-        self.training = [Scene.read(photo, split, kernel) for photo in dataset.photos(split)]
-        self.validation = [Scene.read(photo, validation, kernel) for photo in dataset.photos(validation)]
+        learnt = [(dataset, split), *also]
+        self.training = [scene for source, part in learnt for scene in Scene.read_all(source, part, kernel)]
+        self.validation = Scene.read_all(dataset, validation, kernel)
+        _keep_apart(self.training, self.validation)
         counts = np.concatenate([self._view(scene).integrate(scene.density).ravel() for scene in self.training])
         if settings.bins == "log":
             self.quantizer = Quantizer.fit_log(counts, readout="mean")
@@ -143,7 +147,7 @@ class Pretrainer:
             where if learning else "none",
             cache_directory,
             cache_bytes,
-            f"{dataset.name}|{hash_weights(stem)}",
+            hash_weights(stem),
         )
         self.crops = CropDataset(self.training, settings, self.cache, seed)
         self.counter = PatchCounter(trunk, head)
@@ -312,6 +316,17 @@ class Pretrainer:
         }
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         write_whole(path, save(plain, metadata={FORMAT: json.dumps(header)}))
+
+
+def _keep_apart(training: Sequence[Scene], validation: Sequence[Scene]) -> None:
+    """Refuse to judge by a photo that is learnt from."""
+    learnt = {scene.photo.path.resolve(): scene.split for scene in training}
+    for scene in validation:
+        if (split := learnt.get(scene.photo.path.resolve())) is not None:
+            raise LibraError(
+                f"{scene.photo.path} is in {split!r}, which is learnt from, and in {scene.split!r}, which is judged "
+                "by; take splits that have no photo in common."
+            )
 
 
 def _average(keep: float) -> Callable[[Weights, Weights, Tensor | int], None]:

@@ -11,9 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.commands.sources import parse_source
 from libra_gym.counts import DEFAULT_KERNEL, KERNELS, Kernel, Points, Size, inside, patch_counts
-from libra_gym.datasets import DATASETS, open_dataset
+from libra_gym.datasets import DATASETS, Photo, open_dataset
 from libra_gym.datasets.inspection import SplitReport, inspect
+from libra_gym.datasets.twins import LIKENESS, find_twins
 from libra_gym.errors import LibraError
 from libra_gym.quantizer import Quantizer
 
@@ -44,6 +46,45 @@ def check(dataset: DatasetOption, root: RootOption = None) -> None:
     broken = data.missing() + [sentence for report in reports for sentence in report.broken]
     if broken:
         raise LibraError(f"The data set {dataset!r} is not whole ({len(broken)} faults):\n" + "\n".join(broken))
+
+
+@app.command()
+def twins(
+    dataset: DatasetOption,
+    root: RootOption = None,
+    split: Annotated[str | None, typer.Option(help="By default all that is on disk.")] = None,
+    other: Annotated[
+        str | None, typer.Option(help="Another data set: NAME=DIR or NAME:SPLIT=DIR. By default the photos themselves.")
+    ] = None,
+    least: Annotated[float, typer.Option(min=-1.0, max=1.0, help="How much alike twins are at least.")] = LIKENESS,
+) -> None:
+    """Print photos that are in a data set twice, or in two data sets, scaled, mirrored or without their colours."""
+    photos = _split_photos(dataset, root, split)
+    if other is None:
+        title, others = f"{dataset}, {len(photos):,} photos", None
+    else:
+        name, part, directory = parse_source(other, "--other")
+        others = _split_photos(name, directory, part)
+        title = f"{dataset}, {len(photos):,} photos, and {name}, {len(others):,}"
+    table = Table("photo", "people", "twin", "people", "likeness", title=title)
+    for column in table.columns[1::2]:
+        column.justify = "right"
+    found = find_twins(photos, others, least)
+    for pair in found:
+        first, second = pair.first, pair.second
+        table.add_row(
+            first.name, f"{len(first.points()):,}", second.name, f"{len(second.points()):,}", f"{pair.likeness:.3f}"
+        )
+    console = Console()
+    if found:
+        console.print(table)
+    pairs = "1 pair" if len(found) == 1 else f"{len(found)} pairs"
+    console.print(f"{title}: {pairs} of twins", highlight=False)
+
+
+def _split_photos(dataset: str, root: Path | None, split: str | None) -> list[Photo]:
+    data = open_dataset(dataset, root)
+    return data.photos(split or "+".join(data.present()))
 
 
 @app.command()

@@ -63,6 +63,10 @@ def pretrain(
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
     split: Annotated[str, typer.Option(help="The split to learn from.")] = "train",
     validation: Annotated[str, typer.Option(help="The split to choose the best epoch by.")] = "validation",
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Learn from another data set too: NAME=DIR, or NAME:SPLIT=DIR for a split other than train."),
+    ] = None,
     cache: Annotated[Cache, typer.Option(help="Where the frozen layers' maps are kept.")] = Cache.disk,
     cache_dir: Annotated[Path | None, typer.Option(help="Default: in the run's directory; runs may share one.")] = None,
     cache_gb: Annotated[float, typer.Option(min=0.0, help="The most that is kept.")] = 16.0,
@@ -80,6 +84,7 @@ def pretrain(
     """Fine-tune a backbone as a one-step counter; best.safetensors is for `libra features --weights`."""
     from agents.pretraining import pretrain_settings
     from agents.registry import parse_changes
+    from experiments.commands.sources import parse_source
     from experiments.commands.train import refuse_others
     from experiments.runs.directory import RunDirectory, command_line
     from experiments.runs.pretraining import PretrainConfig, make_accelerator, new_wandb_id, prepare
@@ -102,6 +107,7 @@ def pretrain(
         if train_from is not None:
             changes["train_from"] = train_from
         settings = pretrain_settings(method.value, preset, changes)
+        others = [parse_source(text, "--also") for text in also or ()]
         start = init or weights
         if start not in ("imagenet", "random"):
             start = str(weights_file(start).absolute())
@@ -123,6 +129,7 @@ def pretrain(
             workers=workers,
             wandb=new_wandb_id() if wandb else None,
             precision=precision.value,
+            also=tuple((name, part or "train", str(place)) for name, part, place in others),
         )
     accelerator = make_accelerator(config.device, config.settings["accumulate"], config.precision)
     console = Console(quiet=not accelerator.is_main_process)

@@ -55,6 +55,8 @@ class PretrainConfig:
     wandb: str | None
     """The id of the W&B run."""
     precision: str = "auto"
+    also: tuple[tuple[str, str, str], ...] = ()
+    """Name, split and directory of each other data set that is learnt from too."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
@@ -63,7 +65,8 @@ class PretrainConfig:
     @classmethod
     def load(cls, path: Path) -> PretrainConfig:
         """Read a `config.json`."""
-        return cls(**read_config(path, cls, "pre-training"))
+        settings = read_config(path, cls, "pre-training")
+        return cls(**{**settings, "also": tuple(tuple(each) for each in settings.get("also", ()))})
 
 
 def new_wandb_id() -> str:
@@ -95,6 +98,7 @@ def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console) 
             open_dataset(config.dataset, None if config.root is None else Path(config.root)),
             split=config.train_split,
             validation=config.validation_split,
+            also=[(open_dataset(name, Path(directory)), split) for name, split, directory in config.also],
             seed=config.seed,
             init=None if config.init is None else Path(config.init),
             where=config.cache,  # type: ignore[arg-type]  # the command checks it
@@ -221,4 +225,6 @@ def _validation(epoch: int, readout: str, scores: Mapping[Readout, Score]) -> di
 
 
 def _data(config: PretrainConfig) -> dict[str, Any]:
-    return {"dataset": config.dataset, "train": config.train_split, "validation": config.validation_split}
+    learnt = {"dataset": config.dataset, "train": config.train_split, "validation": config.validation_split}
+    others = [f"{name}:{split}" for name, split, _ in config.also]
+    return {**learnt, "also": others} if others else learnt

@@ -77,7 +77,11 @@ class ShanghaiTechA(_ShanghaiTech):
     splits = ("train", "validation", "test", "leaked")
     parts: ClassVar[Mapping[str, int]] = {"train": 300, "test": 182}
     leaked: ClassVar[Mapping[str, str]] = {"121": "the same file as test/IMG_98"}
-    quirks: ClassVar[Mapping[str, str]] = {"train/IMG_121": "the same file as test/IMG_98"}
+    quirks: ClassVar[Mapping[str, str]] = {
+        "train/IMG_121": "the same file as test/IMG_98",
+        "train/IMG_169": "the same photo as train/IMG_167",
+        "train/IMG_283": "the same photo as train/IMG_118",
+    }
     expects = (
         "part_A/train_data/images/IMG_1.jpg, part_A/train_data/ground-truth/GT_IMG_1.mat and so on, also test_data"
     )

@@ -49,7 +49,7 @@ def crowd(tmp_path_factory):
 
 @pytest.fixture
 def scene(crowd) -> Scene:
-    return Scene.read(crowd.photos("train")[0], "train", KERNELS["capped"])
+    return Scene.read_all(crowd, "train", KERNELS["capped"])[0]
 
 
 def settings(**changes) -> PretrainSettings:
@@ -142,7 +142,7 @@ class TestCrops:
         cv2.imwrite(str(tmp_path / "0.png"), np.full((96, 960, 3), 220, np.uint8))
         dots = np.random.default_rng(0).uniform([0, 0], [96, 96], (40, 2))
         np.savetxt(tmp_path / "0.csv", dots, delimiter=",", fmt="%.2f")
-        scene = Scene.read(open_dataset("folder", tmp_path).photos("all")[0], "train", KERNELS["capped"])
+        scene = Scene.read_all(open_dataset("folder", tmp_path), "all", KERNELS["capped"])[0]
         stem, _, stride = cut(vgg(), "conv4_1")
         people = {}
         for crowded in (0.0, 0.5, 1.0):
@@ -366,6 +366,22 @@ class TestTraining:
             trainer.save_weights(path, {})
         assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
         assert (resumed.epoch, resumed.updates, resumed.batch) == (1, whole.updates, 0)
+
+    @pytest.mark.parametrize("where", ["ram", "none"])
+    def test_photos_of_other_sets_are_learnt_from_too(self, crowd, where):
+        own = Pretrainer(settings(), vgg(), crowd, where=where)
+        more = Pretrainer(settings(), vgg(), crowd, also=[(open_dataset("synthetic"), "validation")], where=where)
+        added = [scene for scene in more.training if scene.dataset == "synthetic"]
+        assert len(added) == len(open_dataset("synthetic").photos("validation"))
+        assert [scene.photo for scene in more.training[: -len(added)]] == [scene.photo for scene in own.training]
+        assert [scene.photo for scene in more.validation] == [scene.photo for scene in own.validation]
+        assert len(more.crops) == len(own.crops) + len(added)
+        assert more.quantizer.num_intervals >= own.quantizer.num_intervals
+        assert more.learn_epoch() is not None
+
+    def test_a_photo_is_not_both_learnt_from_and_judged_by(self, crowd):
+        with pytest.raises(LibraError, match="no photo in common"):
+            Pretrainer(settings(), vgg(), crowd, also=[(crowd, "all")], where="none")
 
     def test_cached_or_not_the_validation_photos_count_the_same(self, crowd, tmp_path):
         counts = []

@@ -1,8 +1,10 @@
 """`libra pretrain`: a run that is killed goes on as if nothing had been, and what comes out is a backbone."""
 
 import csv
+import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from typer.testing import CliRunner
 
 from experiments.cli import app
@@ -147,6 +150,19 @@ def test_what_comes_out_goes_into_features_and_another_pretraining(root, whole, 
     assert float(before["validation/mae"]) == pytest.approx(float(best_row["validation/mae"]), rel=1e-3)
 
 
+def test_another_data_set_is_learnt_from_too_and_again_when_the_run_goes_on(root, whole, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(root, other)
+    run = tmp_path / "run"
+    libra(*begin(root, run, "--also", f"folder:validation={other}", "--epochs", "1"))
+    libra("pretrain", "--resume", run, "--epochs", "2")
+    photos = sum(1 for _ in root.glob("*.png"))
+    assert [int(row["train/updates"]) for row in rows(run)] == [0, -(-photos // 4), 2 * -(-photos // 4)]
+    with safe_open(run / "last.safetensors", "pt") as file:
+        about = json.loads(file.metadata()["libra_gym.backbone"])
+    assert about["data"]["also"] == ["folder:validation"]
+
+
 def test_a_finished_run_is_left_alone(root, whole):
     assert "holds a run already" in libra(*begin(root, whole), status=2)
 
@@ -175,6 +191,8 @@ def test_mistakes_are_named(root, tmp_path, whole):
     assert "dense, street" in libra(*begin(root, tmp_path / "e"), "--weights", "crowd", status=2)
     assert "are not those of" in libra(*begin(root, tmp_path / "e"), "--weights", "dense", status=2)
     assert "crowded must be" in libra(*begin(root, tmp_path / "e"), "--set", "crowded=1.5", status=2)
+    assert "names no data set" in libra(*begin(root, tmp_path / "f"), "--also", "folder", status=2)
+    assert "judged by" in libra(*begin(root, tmp_path / "f"), "--also", f"folder:all={root}", status=2)
     assert "no device 'tpu'" in libra(*begin(root, tmp_path / "c"), "--device", "tpu", status=2)
 
 
