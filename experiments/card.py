@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.runs.config import RunConfig
+from experiments.runs.pretraining import PretrainConfig
 from libra_gym import __version__
 from libra_gym.counter import Counter
 from libra_gym.errors import LibraError
@@ -27,25 +28,52 @@ def make_card(config: RunConfig, score: Score, notes: dict[str, str]) -> dict[st
         score: its figures on the validation photos.
         notes: what the releaser says, by heading in lower case; `read_notes` gives it.
     """
+    data = {
+        "dataset": config.about.get("dataset", config.about["bank"]),
+        "trained on": config.train_split,
+        "and on the banks": config.about.get("also"),
+        "validated on": config.validation_split,
+    }
+    recipe = {
+        "backbone": config.about.get("backbone"),
+        "backbone weights (SHA-256)": config.about.get("weights"),
+        "scale of the photos": config.about.get("scale"),
+        "algorithm": config.algo,
+        "preset": config.preset,
+        "seed": config.seed,
+        "epochs": config.epochs,
+        "settings": config.settings,
+    }
+    return _card(data, recipe, score, notes)
+
+
+def make_weighing_card(
+    config: PretrainConfig, about: dict[str, Any], score: Score, notes: dict[str, str]
+) -> dict[str, Any]:
+    """The same of a model whose backbone and scale learnt together; `about` is what its scale knows of itself."""
+    data = {
+        "dataset": config.dataset,
+        "trained on": config.train_split,
+        "and on": about.get("data", {}).get("also"),
+        "validated on": config.validation_split,
+    }
+    recipe = {
+        "backbone": about.get("backbone"),
+        "backbone weights (SHA-256)": about.get("weights"),
+        "scale of the photos": about.get("scale"),
+        "algorithm": "libra_dqn, then backbone and scale together (libra pretrain --method weighing)",
+        "preset": config.preset,
+        "seed": config.seed,
+        "settings": config.settings,
+    }
+    return _card(data, recipe, score, notes)
+
+
+def _card(data: dict[str, Any], recipe: dict[str, Any], score: Score, notes: dict[str, str]) -> dict[str, Any]:
     figures = {key: value for key, value in score.to_dict().items() if key not in ("records", "bank", "by_crowd")}
     return {
-        "data": {
-            "dataset": config.about.get("dataset", config.about["bank"]),
-            "trained on": config.train_split,
-            "and on the banks": config.about.get("also"),
-            "validated on": config.validation_split,
-        },
-        "recipe": {
-            "backbone": config.about.get("backbone"),
-            "backbone weights (SHA-256)": config.about.get("weights"),
-            "scale of the photos": config.about.get("scale"),
-            "algorithm": config.algo,
-            "preset": config.preset,
-            "seed": config.seed,
-            "epochs": config.epochs,
-            "settings": config.settings,
-            "libra-gym": __version__,
-        },
+        "data": data,
+        "recipe": {**recipe, "libra-gym": __version__},
         "validation": figures,
         "limits": notes.get("limits", LIMITS),
         "licence": notes.get("licence", "not stated"),

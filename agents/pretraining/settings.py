@@ -12,7 +12,7 @@ import yaml
 from libra_gym.counts import DEFAULT_KERNEL, KERNELS
 from libra_gym.errors import LibraError
 
-Method: TypeAlias = Literal["bcnet", "classification", "tasselnetv2", "regression"]
+Method: TypeAlias = Literal["bcnet", "classification", "tasselnetv2", "regression", "weighing"]
 Readout: TypeAlias = Literal["argmax", "expectation"]
 Schedule: TypeAlias = Literal["constant", "cosine", "exponential", "steps"]
 
@@ -71,6 +71,11 @@ class PretrainSettings:
     kernel: str = DEFAULT_KERNEL
     readout: Readout = "expectation"
     """How a classifier's count is read to choose the best epoch; both are reported."""
+    epsilon: float = 0.3
+    """Of the method `weighing`: the share of random actions in the weighings that are learnt from."""
+    reach: float = 0.1
+    """Of the method `weighing`: what share of its gradient the scale's loss passes on to the backbone, which is
+    some ten times as large as that of the one-step head."""
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
@@ -99,6 +104,9 @@ class PretrainSettings:
             raise LibraError(f"scales must be two ascending positive factors; got {list(self.scales)}.")
         if not 0 <= self.crowded <= 1:
             raise LibraError(f"crowded must be between 0 and 1; got {self.crowded}.")
+        for name in ("epsilon", "reach"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise LibraError(f"{name} must be between 0 and 1; got {getattr(self, name)}.")
         if self.warmup < 0:
             raise LibraError(f"warmup must be at least 0 epochs; got {self.warmup}.")
         if not 0 <= self.average < 1:

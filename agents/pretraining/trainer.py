@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +18,19 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 
 from agents.pretraining.looks import Crop, Look, Scene, make_look
-from agents.pretraining.network import METHODS, BlockClassifier, PatchCounter, cut, fill_head
+from agents.pretraining.network import METHODS, BlockClassifier, PatchCounter, PatchHead, cut, fill_head
 from agents.pretraining.settings import PretrainSettings, Readout
 from agents.pretraining.stem import StemCache, Where
+from agents.pretraining.weighing import Weighing
 from agents.state import load_optimizer_tensors, optimizer_tensors, under
 from libra_gym.backbones import Backbone, hash_weights, read_weights
 from libra_gym.bank import BankImage, FeatureBank
+from libra_gym.counter import Counter
 from libra_gym.counts import KERNELS
 from libra_gym.datasets import CrowdDataset
 from libra_gym.datasets.views import View, full
 from libra_gym.errors import LibraError
+from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
 from libra_gym.metrics import Score, score
 from libra_gym.quantizer import Quantizer
@@ -91,7 +95,8 @@ class Pretrainer:
         validation: the split that the best epoch is chosen by.
         also: splits of other data sets that are learnt from too.
         seed: of crops, looks and the head's first weights.
-        init: a counting checkpoint whose head is taken over.
+        init: a counting checkpoint whose head is taken over; for the method `weighing` the model whose scale is.
+        one_step: for the method `weighing`, a checkpoint whose head learns beside the scale instead of that of `init`.
         where: the stem cache: `disk`, `ram` or `none`.
         cache_directory: for `disk`.
         cache_bytes: the most that is cached.
@@ -110,31 +115,26 @@ class Pretrainer:
         also: Sequence[tuple[CrowdDataset, str]] = (),
         seed: int = 0,
         init: Path | None = None,
+        one_step: Path | None = None,
         where: Where = "disk",
         cache_directory: Path | None = None,
         cache_bytes: float = 16e9,
         accelerator: Accelerator | None = None,
         workers: int = 0,
     ) -> None:
-        self.settings, self.seed = settings, seed
+        self.settings, self.seed, self.backbone = settings, seed, backbone
         self.accelerator = accelerator or Accelerator(gradient_accumulation_steps=settings.accumulate)
         kernel = KERNELS[settings.kernel]
         learnt = [(dataset, split), *also]
         self.training = [scene for source, part in learnt for scene in Scene.read_all(source, part, kernel)]
         self.validation = Scene.read_all(dataset, validation, kernel)
         _keep_apart(self.training, self.validation)
-        counts = np.concatenate([self._view(scene).integrate(scene.density).ravel() for scene in self.training])
-        if settings.bins == "log":
-            self.quantizer = Quantizer.fit_log(counts, readout="mean")
-        else:
-            self.quantizer = Quantizer.integer(max(round(float(counts.max())), 1)).with_means(counts)
 
         torch.manual_seed(seed)
         stem, trunk, stride = cut(backbone, settings.train_from)
-        head = METHODS[settings.method](backbone.channels, self.quantizer)
-        if init is not None:
-            fill_head(head, under("head.", read_weights(init)), str(init))
-        self.backbone = backbone.to(self.accelerator.device)
+        head = self._make_head(init, one_step)
+        self.quantizer = head.quantizer
+        self.backbone.to(self.accelerator.device)
         trunk.requires_grad_(True)
         # In single precision on a CPU, backward through channels-last convolutions takes longer than forward gains.
         single = self.accelerator.device.type == "cpu" and self.accelerator.mixed_precision == "no"
@@ -173,6 +173,22 @@ class Pretrainer:
         self.updates = 0
         self._begin_epoch(0, 0.0)
 
+    def _make_head(self, init: Path | None, one_step: Path | None) -> PatchHead:
+        settings, channels = self.settings, self.backbone.channels
+        if settings.method == "weighing":
+            if init is None:
+                raise LibraError("The method 'weighing' goes on with a model that counts; give it as --init.")
+            return Weighing.load(init, one_step, epsilon=settings.epsilon, reach=settings.reach)
+        counts = np.concatenate([self._view(scene).integrate(scene.density).ravel() for scene in self.training])
+        if settings.bins == "log":
+            quantizer = Quantizer.fit_log(counts, readout="mean")
+        else:
+            quantizer = Quantizer.integer(max(round(float(counts.max())), 1)).with_means(counts)
+        head = METHODS[settings.method](channels, quantizer)
+        if init is not None:
+            fill_head(head, under("head.", read_weights(init)), str(init))
+        return head
+
     @property
     def judged(self) -> PatchCounter:
         """The weights that are judged and saved: the average of late ones if there is one."""
@@ -197,6 +213,8 @@ class Pretrainer:
         ahead = self.accelerator.skip_first_batches(self.loader, self.batch) if self.batch else self.loader
         for inputs, counts, valid in ahead:
             self._set_learning_rate(self.epoch + self.batch / batches)
+            # Dropout and random actions depend on the place in the run alone, however often it was stopped.
+            torch.manual_seed(int(np.random.SeedSequence((self.seed, self.epoch, self.batch)).generate_state(1)[0]))
             self._total += self._learn(inputs, counts, valid)
             self.batch += 1
             settled = self.accelerator.sync_gradients  # else gradients wait for more
@@ -305,9 +323,12 @@ class Pretrainer:
     def save_weights(self, path: Path, about: Mapping[str, Any]) -> None:
         """One file with the whole backbone and the head, for `libra features --weights` and `libra pretrain --init`."""
         judged = self.judged
-        tensors = self.backbone.state_dict()
         learnt = dict(zip(_keys(self.counter.trunk, self.backbone), judged.trunk.state_dict().values(), strict=True))
-        tensors = {**tensors, **learnt, **{f"head.{key}": value for key, value in judged.head.state_dict().items()}}
+        tensors = {**self.backbone.state_dict(), **learnt}
+        if isinstance(judged.head, Weighing):
+            self._save_model(path, judged.head, tensors, about)
+            return
+        tensors |= {f"head.{key}": value for key, value in judged.head.state_dict().items()}
         header = {
             "backbone": self.backbone.name,
             "quantizer": self.quantizer.to_dict(),
@@ -316,6 +337,23 @@ class Pretrainer:
         }
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         write_whole(path, save(plain, metadata={FORMAT: json.dumps(header)}))
+
+    def _save_model(self, path: Path, head: Weighing, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Backbone, scale and one-step head as a model that counts photos, for `libra count` and `libra release`."""
+        backbone = copy.deepcopy(self.backbone)
+        backbone.load_state_dict(tensors)
+        backbone.cpu()
+        origin = {
+            "backbone": backbone.name,
+            "weights": backbone.weights_hash,
+            "kernel": self.settings.kernel,
+            "scale": self.settings.scale,
+            "preprocessing": PREPROCESSING,
+            **about,
+        }
+        weigher = copy.deepcopy(head).cpu().weigher(origin)
+        one_step = {} if head.one_step is None else head.one_step.state_dict()
+        Counter(backbone, weigher).save(path, "float32", head={key: value.cpu() for key, value in one_step.items()})
 
 
 def _keep_apart(training: Sequence[Scene], validation: Sequence[Scene]) -> None:

@@ -20,6 +20,7 @@ class Method(str, Enum):
     tasselnetv2 = "tasselnetv2"
     classification = "classification"
     regression = "regression"
+    weighing = "weighing"
 
 
 class Cache(str, Enum):
@@ -42,7 +43,11 @@ class Precision(str, Enum):
 def pretrain(
     context: typer.Context,
     method: Annotated[
-        Method, typer.Option(help="'classification' and 'regression' train a 1×1 head on a frozen backbone.")
+        Method,
+        typer.Option(
+            help="'classification' and 'regression' train a 1×1 head on a frozen backbone; 'weighing' trains backbone "
+            "and scale of a finished model together."
+        ),
     ] = Method.bcnet,
     dataset: Annotated[str | None, typer.Option(help="As for `libra features`.")] = None,
     root: Annotated[Path | None, typer.Option(help="The directory of the data set.")] = None,
@@ -53,7 +58,10 @@ def pretrain(
     ] = "imagenet",
     init: Annotated[
         str | None,
-        typer.Option(help="Begin with backbone and head of this counting checkpoint, or of dense or street."),
+        typer.Option(
+            help="Begin with backbone and head of this counting checkpoint, or of dense or street; for 'weighing' with "
+            "this model's scale, and its backbone unless --weights names another."
+        ),
     ] = None,
     train_from: Annotated[
         str | None, typer.Option(help="The first layer that learns, such as conv4_1; 'head': none of the backbone.")
@@ -90,6 +98,7 @@ def pretrain(
     from experiments.runs.pretraining import PretrainConfig, make_accelerator, new_wandb_id, prepare
     from experiments.runs.pretraining import pretrain as pretrain_run
     from libra_gym.backbones import weights_file
+    from libra_gym.counter import Counter
 
     if resume is not None:
         refuse_others(context)
@@ -106,9 +115,11 @@ def pretrain(
             changes["epochs"] = epochs
         if train_from is not None:
             changes["train_from"] = train_from
+        if method is Method.weighing and init is not None and "scale" not in changes:
+            changes["scale"] = Counter.load(init).scale
         settings = pretrain_settings(method.value, preset, changes)
         others = [parse_source(text, "--also") for text in also or ()]
-        start = init or weights
+        start = weights if init is None or (settings.method == "weighing" and weights != "imagenet") else init
         if start not in ("imagenet", "random"):
             start = str(weights_file(start).absolute())
         config = PretrainConfig(
@@ -120,7 +131,7 @@ def pretrain(
             validation_split=validation,
             backbone=backbone,
             weights=start,
-            init=None if init is None else start,
+            init=None if init is None else str(weights_file(init).absolute()),
             seed=seed,
             device=device,
             cache=cache.value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from experiments.runs.config import RunConfig
+    from libra_gym.backbones import Backbone
     from libra_gym.bank import FeatureBank
     from libra_gym.counter import Counter
     from libra_gym.datasets import Photo
+    from libra_gym.metrics import Score
+    from libra_gym.weigher import Weigher
 
 
 class StoredAs(str, Enum):
@@ -31,10 +34,14 @@ class StoredAs(str, Enum):
 
 def release(
     run: Annotated[Path, typer.Argument(help="The directory of a run.")],
-    weights: Annotated[
-        str, typer.Option(help="The file of the backbone that the run's features came from, or its name.")
-    ],
     out: Annotated[Path, typer.Option(help="The model file to write.")],
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="The file of the backbone that the run's features came from, or its name; a run of `libra pretrain "
+            "--method weighing` has its own."
+        ),
+    ] = None,
     bank: Annotated[
         str | None, typer.Option(help="The bank with the validation split; the run's own if not given.")
     ] = None,
@@ -50,33 +57,89 @@ def release(
     split: Annotated[str, typer.Option(help="The photos to compare on.")] = "validation",
 ) -> None:
     """Make a model file of a run: backbone, scale, interval and card; with --dataset also count photos with it."""
-    from experiments.card import make_card, read_notes
-    from experiments.commands.evaluate import evaluate_bank, model_backbone
-    from experiments.runs.config import RunConfig
-    from experiments.runs.counter import open_counter
-    from experiments.runs.directory import RunDirectory
+    from experiments.card import read_notes
     from libra_gym.counter import Counter
     from libra_gym.datasets import open_dataset
     from libra_gym.uncertainty import Uncertainty
-    from libra_gym.weigher import Weigher
 
     console = Console()
-    config = RunConfig.load(RunDirectory(run).config_path)
-    weigher = open_counter(run, "last" if last else "best")
-    if not isinstance(weigher, Weigher):
-        raise LibraError(f"{str(run)!r} is a run of {config.algo!r}; only models of libra_dqn can be released.")
     notes = {} if card is None else read_notes(card)
     photos = [] if dataset is None else open_dataset(dataset, root).photos(split)
-    backbone = model_backbone(weigher.about, weights)
-    score = evaluate_bank(weigher, _validation(config, bank))
+    which = "last" if last else "best"
+    if _learnt_whole(run):
+        if weights is not None or bank is not None:
+            raise LibraError(f"The models of {str(run)!r} have their backbone in them; leave out --weights and --bank.")
+        made = _whole(run, which, notes)
+    elif weights is None:
+        raise LibraError("`libra release` needs --weights, the backbone that the run's features came from.")
+    else:
+        made = _joined(run, which, weights, bank, notes)
+    score = made.score
     interval = Uncertainty.fit([r.count for r in score.records], [r.people for r in score.records])
-    counter = Counter(backbone, weigher, interval, make_card(config, score, notes))
-    counter.save(out, dtype.value, head=_head(weights))
+    counter = Counter(made.backbone, made.weigher, interval, made.card)
+    counter.save(out, dtype.value, head=made.head)
     console.print(score.table())
     console.print(f"{interval}.")
     console.print(f"{out} is written, {out.stat().st_size / 1e6:.1f} MB", soft_wrap=True, markup=False)
     if photos:
         _compare(counter, Counter.load(out), photos, dtype.value, console)
+
+
+class _Made(NamedTuple):
+    """What a run has made, and how well it counts the validation photos."""
+
+    backbone: Backbone
+    weigher: Weigher
+    head: dict[str, Tensor]
+    score: Score
+    card: dict[str, Any]
+
+
+def _joined(run: Path, which: str, weights: str, bank: str | None, notes: dict[str, str]) -> _Made:
+    """The scale of a run of `libra train`, and the backbone that its bank came from."""
+    from experiments.card import make_card
+    from experiments.commands.evaluate import evaluate_bank, model_backbone
+    from experiments.runs.config import RunConfig
+    from experiments.runs.counter import open_counter
+    from experiments.runs.directory import RunDirectory
+    from libra_gym.weigher import Weigher
+
+    config = RunConfig.load(RunDirectory(run).config_path)
+    weigher = open_counter(run, which)
+    if not isinstance(weigher, Weigher):
+        raise LibraError(f"{str(run)!r} is a run of {config.algo!r}; only models of libra_dqn can be released.")
+    backbone = model_backbone(weigher.about, weights)
+    score = evaluate_bank(weigher, _validation(config, bank))
+    return _Made(backbone, weigher, _head(weights), score, make_card(config, score, notes))
+
+
+def _learnt_whole(run: Path) -> bool:
+    """Whether this is a run of `libra pretrain --method weighing`, whose models are whole."""
+    from experiments.runs.directory import RunDirectory
+    from experiments.runs.pretraining import PretrainConfig
+
+    try:
+        return PretrainConfig.load(RunDirectory(run).config_path).settings["method"] == "weighing"
+    except LibraError:
+        return False
+
+
+def _whole(run: Path, which: str, notes: dict[str, str]) -> _Made:
+    """The model of such a run, judged on the run's own validation photos."""
+    from experiments.card import make_weighing_card
+    from experiments.commands.evaluate import evaluate_photos
+    from experiments.runs.directory import RunDirectory
+    from experiments.runs.pretraining import PretrainConfig
+    from libra_gym.counter import Counter
+
+    directory = RunDirectory(run)
+    config = PretrainConfig.load(directory.config_path)
+    path = directory.model_path(which)
+    model = Counter.load(path)
+    root = None if config.root is None else Path(config.root)
+    score = evaluate_photos(model.weigher, config.dataset, root, config.validation_split, model.backbone)
+    card = make_weighing_card(config, model.weigher.about, score, notes)
+    return _Made(model.backbone, model.weigher, _head(str(path)), score, card)
 
 
 def _validation(config: RunConfig, bank: str | None) -> FeatureBank:

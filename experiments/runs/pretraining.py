@@ -45,7 +45,7 @@ class PretrainConfig:
     weights: str
     """Where the backbone begins: a file, or `imagenet`."""
     init: str | None
-    """A counting checkpoint whose head goes on; then `weights` is the same file."""
+    """A counting checkpoint whose head goes on; `weights` is the same file, unless a scale gets another backbone."""
     seed: int
     device: str
     cache: str
@@ -101,6 +101,7 @@ def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console) 
             also=[(open_dataset(name, Path(directory)), split) for name, split, directory in config.also],
             seed=config.seed,
             init=None if config.init is None else Path(config.init),
+            one_step=Path(config.weights) if Path(config.weights).is_file() else None,
             where=config.cache,  # type: ignore[arg-type]  # the command checks it
             cache_directory=Path(config.cache_dir),
             cache_bytes=config.cache_gb * 1e9,

@@ -1,0 +1,162 @@
+"""`libra pretrain --method weighing`: a finished model learns on as a whole, and what comes out counts photos."""
+
+import csv
+import json
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from libra_gym.counter import Counter
+from libra_gym.errors import LibraError
+
+SCALE = 1.5
+
+
+def libra(*arguments, status: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, LibraError):
+        assert status == 2, result.exception
+        return str(result.exception)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("crowd")
+    rng = np.random.default_rng(0)
+    for split, number in (("train", 6), ("validation", 5)):
+        (root / split).mkdir()
+        for k in range(number):
+            dots = rng.uniform(0, [90, 70], (5 * k, 2))
+            image = rng.integers(150, 256, (70, 90, 3), np.uint8)
+            for x, y in dots:
+                cv2.circle(image, (int(x), int(y)), 3, (20, 20, 20), -1)
+            cv2.imwrite(str(root / split / f"{k}.png"), image)
+            np.savetxt(root / split / f"{k}.csv", dots, delimiter=",", fmt="%.2f")
+    return root
+
+
+@pytest.fixture(scope="module")
+def data(root):
+    return "--dataset", "folder", "--root", root
+
+
+@pytest.fixture(scope="module")
+def model(data, tmp_path_factory):
+    """A model made in the usual way: pre-training, features, agent, release."""
+    home = tmp_path_factory.mktemp("model")
+    backbone = ("--backbone", "mobilenet_v3_large")
+    libra(
+        "pretrain", *data, *backbone, "--weights", "random", "--train-from", "features.16", "--epochs", "1",
+        "--set", "crop=64", "--set", f"scale={SCALE}", "--device", "cpu", "--out", home / "backbone",
+    )  # fmt: skip
+    weights = home / "backbone" / "last.safetensors"
+    libra(
+        "features", *data, *backbone, "--weights", weights, "--scale", SCALE, "--workers", "0", "--out", home / "bank"
+    )
+    libra(
+        "train", "--bank", home / "bank", "--preset", "sparse", "--epochs", "1", "--set", "learning_starts=10",
+        "--set", "update_every=10", "--device", "cpu", "--out", home / "agent",
+    )  # fmt: skip
+    libra("release", home / "agent", "--weights", weights, "--dtype", "float32", "--out", home / "model.safetensors")
+    return home / "model.safetensors"
+
+
+def learn(data, model, out, *more):
+    return (
+        "pretrain", "--method", "weighing", *data, "--backbone", "mobilenet_v3_large", "--init", model, "--train-from",
+        "features.15", "--epochs", "2", "--set", "crop=64", "--cache", "none", "--workers", "0", "--device", "cpu",
+        "--out", out, *more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(data, model, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "weighing"
+    libra(*learn(data, model, run))
+    return run
+
+
+def rows(run):
+    with (run / "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def mae(model, data, tmp_path) -> float:
+    libra("evaluate", model, *data, "--json", tmp_path / "score.json")
+    return float(json.loads((tmp_path / "score.json").read_text())["mae"])
+
+
+def test_it_begins_with_the_model_as_it_is_and_ends_with_one_that_counts(data, model, run, tmp_path):
+    before, _, after = (float(row["validation/mae"]) for row in rows(run))
+    assert before == pytest.approx(mae(model, data, tmp_path), rel=1e-3)
+    assert after == pytest.approx(mae(run / "last.safetensors", data, tmp_path), rel=1e-3)
+
+
+def test_backbone_scale_and_one_step_head_have_learnt(model, run):
+    first, last = Counter.load(model), Counter.load(run / "last.safetensors")
+    assert last.scale == first.scale == SCALE
+    assert last.backbone.weights_hash != first.backbone.weights_hash
+    assert last.weigher.about["weights"] == last.backbone.weights_hash
+    assert last.weigher.quantizer == first.weigher.quantizer
+    ours, theirs = (counter.weigher.network.state_dict() for counter in (last, first))
+    assert not torch.equal(ours["out.weight"], theirs["out.weight"])
+    assert torch.equal(ours["mean"], theirs["mean"])
+
+
+def test_a_run_goes_on_as_if_nothing_had_been(data, model, run, tmp_path, monkeypatch):
+    from agents.pretraining import Pretrainer
+    from experiments.runs import pretraining
+
+    class Killed(Exception):
+        pass
+
+    learn_batch, calls = Pretrainer._learn, []
+
+    def killed(trainer, *batch):
+        calls.append(trainer)
+        if len(calls) == 9:  # of twelve, in the second epoch
+            raise Killed
+        return learn_batch(trainer, *batch)
+
+    monkeypatch.setattr(Pretrainer, "_learn", killed)
+    monkeypatch.setattr(pretraining, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        CliRunner().invoke(app, list(map(str, learn(data, model, tmp_path / "run"))), catch_exceptions=False)
+    libra("pretrain", "--resume", tmp_path / "run")
+    ours, theirs = (Counter.load(path / "last.safetensors") for path in (tmp_path / "run", run))
+    assert ours.backbone.weights_hash == theirs.backbone.weights_hash
+    assert torch.equal(ours.weigher.network.out.weight, theirs.weigher.network.out.weight)
+
+
+def test_it_is_released_with_an_interval_and_a_card(data, run, tmp_path):
+    said = libra("release", run, "--last", "--out", tmp_path / "whole.safetensors", *data)
+    assert "80% interval from 5 validation photos" in said
+    released = Counter.load(tmp_path / "whole.safetensors")
+    assert released.uncertainty is not None
+    assert released.card["data"]["trained on"] == "train"
+    assert "weighing" in released.card["recipe"]["algorithm"]
+    assert "float16" in said
+    # The head of its pre-training is in it too, so that it can learn on.
+    libra(*learn(data, tmp_path / "whole.safetensors", tmp_path / "again", "--epochs", "1"))
+
+
+def test_another_backbone_may_be_put_under_the_scale(data, model, run, tmp_path):
+    libra(*learn(data, model, tmp_path / "run", "--weights", run / "last.safetensors", "--epochs", "1"))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["weights"] == str(run / "last.safetensors")
+    assert config["init"] == str(model)
+
+
+def test_mistakes_are_named(data, model, run, tmp_path):
+    out = tmp_path / "run"
+    command = [part for part in learn(data, model, out) if part not in ("--init", model)]
+    assert "give it as --init" in libra(*command, "--weights", "random", status=2)
+    assert "epsilon must be" in libra(*learn(data, model, out), "--set", "epsilon=2", status=2)
+    assert "leave out --weights" in libra("release", run, "--weights", model, "--out", out, status=2)
+    assert not out.exists()
