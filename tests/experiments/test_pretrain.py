@@ -1,6 +1,5 @@
 """`libra pretrain`: a run that is killed goes on as if nothing had been, and what comes out is a backbone."""
 
-import csv
 import json
 import os
 import shlex
@@ -14,23 +13,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from pretrain_helpers import libra, rows
 from safetensors import safe_open
 from typer.testing import CliRunner
 
 from experiments.cli import app
 from libra_gym.backbones import load_backbone, read_weights
-from libra_gym.errors import LibraError
 
 EPOCHS = 3
-
-
-def libra(*arguments, status: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if isinstance(result.exception, LibraError):
-        assert status == 2, result.exception
-        return str(result.exception)
-    assert result.exit_code == status, result.output
-    return result.output
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +47,6 @@ def whole(root, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "whole"
     libra(*begin(root, run))
     return run
-
-
-def rows(run):
-    with (run / "progress.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_run_tells_before_and_after(whole):

@@ -1,28 +1,18 @@
 """`libra pretrain --method weighing`: a finished model learns on as a whole, and what comes out counts photos."""
 
-import csv
 import json
 
 import cv2
 import numpy as np
 import pytest
 import torch
+from pretrain_helpers import libra, rows
 from typer.testing import CliRunner
 
 from experiments.cli import app
 from libra_gym.counter import Counter
-from libra_gym.errors import LibraError
 
 SCALE = 1.5
-
-
-def libra(*arguments, status: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if isinstance(result.exception, LibraError):
-        assert status == 2, result.exception
-        return str(result.exception)
-    assert result.exit_code == status, result.output
-    return result.output
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +70,6 @@ def run(data, model, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "weighing"
     libra(*learn(data, model, run))
     return run
-
-
-def rows(run):
-    with (run / "progress.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def mae(model, data, tmp_path) -> float:
