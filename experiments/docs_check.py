@@ -32,6 +32,7 @@ SUBSTITUTIONS: Mapping[str, str] = {
 
 ADDITIONS: Mapping[str, str] = {
     "libra train": "--epochs 1",
+    "libra pretrain": "--epochs 1",
     "python -m agents.zoo train": "-n 2000",
 }
 """How a command begins, and what is put behind it so that it takes seconds."""
