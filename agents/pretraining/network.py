@@ -37,6 +37,11 @@ class PatchHead(nn.Module, ABC):
     def loss(self, out: Tensor, counts: Tensor, valid: Tensor, count_loss: float) -> Tensor:
         """How far the output is from the true counts `(B, rows, cols)`, over patches that are `valid`."""
 
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """The ways to read this head; the first is its own."""
+        return ("expectation",)
+
     @abstractmethod
     def read(self, out: Tensor, readout: Readout) -> Tensor:
         """People in each patch `(B, rows, cols)`."""
@@ -60,6 +65,11 @@ class BlockClassifier(PatchHead):
         if count_loss > 0:
             loss = loss + count_loss * F.l1_loss(logits.softmax(-1) @ self.values, people)
         return loss
+
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """The mean over all intervals, and the likeliest."""
+        return ("expectation", "argmax")
 
     def read(self, out: Tensor, readout: Readout) -> Tensor:
         """The value of the likeliest interval, or the mean over all."""

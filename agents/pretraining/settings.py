@@ -13,7 +13,7 @@ from libra_gym.counts import DEFAULT_KERNEL, KERNELS
 from libra_gym.errors import LibraError
 
 Method: TypeAlias = Literal["bcnet", "classification", "tasselnetv2", "regression", "weighing"]
-Readout: TypeAlias = Literal["argmax", "expectation"]
+Readout: TypeAlias = Literal["argmax", "expectation", "weighed"]
 Schedule: TypeAlias = Literal["constant", "cosine", "exponential", "steps"]
 
 STRIDE = 32
@@ -70,7 +70,7 @@ class PretrainSettings:
     """The paper's logarithmic intervals, or whole numbers of people (with the kernel `points`)."""
     kernel: str = DEFAULT_KERNEL
     readout: Readout = "expectation"
-    """How a classifier's count is read to choose the best epoch; both are reported."""
+    """How counts are read to choose the best epoch, if the head can be read so; all its ways are reported."""
     epsilon: float = 0.3
     """Of the method `weighing`: the share of random actions in the weighings that are learnt from."""
     reach: float = 0.1

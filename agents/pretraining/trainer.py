@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 
 from agents.pretraining.looks import Crop, Look, Scene, make_look
-from agents.pretraining.network import METHODS, BlockClassifier, PatchCounter, PatchHead, cut, fill_head
+from agents.pretraining.network import METHODS, PatchCounter, PatchHead, cut, fill_head
 from agents.pretraining.settings import PretrainSettings, Readout
 from agents.pretraining.stem import StemCache, Where
 from agents.pretraining.weighing import Weighing
@@ -196,11 +196,6 @@ class Pretrainer:
         assert isinstance(counter, PatchCounter)
         return counter
 
-    @property
-    def readouts(self) -> tuple[Readout, ...]:
-        """The ways to read this counter; a regressor has one only."""
-        return ("expectation", "argmax") if isinstance(self.counter.head, BlockClassifier) else ("expectation",)
-
     def learn_epoch(self, progress: Callable[[float, float], bool] | None = None) -> float | None:
         """Every training photo's crops once; the mean loss, or None if `progress` stopped it.
 
@@ -272,12 +267,12 @@ class Pretrainer:
         """Count the whole validation photos, by each readout, in the precision of the training."""
         counter = self.judged.eval()
         device = self.accelerator.device
-        counts: dict[Readout, list[Tensor]] = {readout: [] for readout in self.readouts}
+        counts: dict[Readout, list[Tensor]] = {readout: [] for readout in counter.head.readouts}
         for scene in self.validation:
             with self.accelerator.autocast():
                 out = counter(self.cache.whole(scene, Look(self._view(scene)))[None].to(device)).float()
-            for readout in self.readouts:
-                counts[readout].append(counter.head.read(out, readout).flatten().cpu())
+            for readout, parts in counts.items():
+                parts.append(counter.head.read(out, readout).flatten().cpu())
         bank = self._validation_bank()
         return {readout: score(torch.cat(parts), bank) for readout, parts in counts.items()}
 

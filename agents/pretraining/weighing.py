@@ -119,8 +119,15 @@ class Weighing(PatchHead):
         self.network.train(learning)
         return Situations(*(torch.cat(columns) for columns in zip(*met)))
 
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """Weighed, and as the one-step head reads the same features."""
+        return ("weighed", *(() if self.one_step is None else self.one_step.readouts))
+
     def read(self, out: Tensor, readout: Readout) -> Tensor:
-        """People in each patch, weighed greedily."""
+        """People in each patch, weighed greedily or read by the one-step head."""
+        if readout != "weighed" and self.one_step is not None:
+            return self.one_step.read(self.one_step(out), readout)
         batch, _, rows, cols = out.shape
         value, _ = self.weigher({}).weigh_features(out.movedim(1, -1).flatten(0, 2))
         return self.values[value].reshape(batch, rows, cols)

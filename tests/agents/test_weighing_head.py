@@ -31,10 +31,19 @@ def features(rows: int = 4, cols: int = 5) -> torch.Tensor:
 
 def test_it_reads_what_the_weigher_weighs():
     head, maps = Weighing(scale()), features()
-    people = head.read(head(maps), "expectation")
+    people = head.read(head(maps), "weighed")
     assert people.shape == (2, 4, 5)
     value, _ = scale().weigh_features(maps[1, :, 2, 3][None])
     assert people[1, 2, 3] == pytest.approx(QUANTIZER.values[int(value)])
+
+
+def test_the_one_step_head_reads_the_same_features():
+    one_step, maps = BlockClassifier(CHANNELS, QUANTIZER), features()
+    assert Weighing(scale()).readouts == ("weighed",)
+    head = Weighing(scale(), one_step)
+    assert head.readouts == ("weighed", "expectation", "argmax")
+    for readout in one_step.readouts:
+        torch.testing.assert_close(head.read(head(maps), readout), one_step.read(one_step(maps), readout))
 
 
 def test_situations_are_those_of_legal_weighings():
@@ -107,7 +116,7 @@ def test_it_learns_to_weigh():
     valid = torch.ones_like(counts, dtype=torch.bool)
 
     def error() -> float:
-        return float((head.read(maps, "expectation") - counts).abs().mean())
+        return float((head.read(maps, "weighed") - counts).abs().mean())
 
     before = error()
     optimizer = torch.optim.AdamW(head.parameters(), 3e-3)

@@ -79,6 +79,8 @@ def mae(model, data, tmp_path) -> float:
 
 def test_it_begins_with_the_model_as_it_is_and_ends_with_one_that_counts(data, model, run, tmp_path):
     before, _, after = (float(row["validation/mae"]) for row in rows(run))
+    assert [row["validation/mae_weighed"] for row in rows(run)] == [row["validation/mae"] for row in rows(run)]
+    assert all(float(row["validation/mae_expectation"]) >= 0 for row in rows(run))
     assert before == pytest.approx(mae(model, data, tmp_path), rel=1e-3)
     assert after == pytest.approx(mae(run / "last.safetensors", data, tmp_path), rel=1e-3)
 
