@@ -178,7 +178,7 @@ class Pretrainer:
         if settings.method == "weighing":
             if init is None:
                 raise LibraError("The method 'weighing' goes on with a model that counts; give it as --init.")
-            return Weighing.load(init, one_step, epsilon=settings.epsilon, reach=settings.reach)
+            return Weighing.load(init, one_step, settings.epsilon, settings.reach)
         counts = np.concatenate([self._view(scene).integrate(scene.density).ravel() for scene in self.training])
         if settings.bins == "log":
             quantizer = Quantizer.fit_log(counts, readout="mean")

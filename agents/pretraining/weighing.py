@@ -60,7 +60,7 @@ class Weighing(PatchHead):
         self.reach = reach
 
     @classmethod
-    def load(cls, scale: Path, one_step: Path | None = None, **settings: float) -> Weighing:
+    def load(cls, scale: Path, one_step: Path | None, epsilon: float, reach: float) -> Weighing:
         """The scale of a model file, and the one-step head that another file, or else this one, may hold."""
         weigher = Counter.load(scale).weigher
         given: dict[str, Tensor] = {}
@@ -69,10 +69,10 @@ class Weighing(PatchHead):
             if path is not None and not given:
                 given, origin = under("head.", read_weights(path)), path
         if not given or weigher.quantizer is None:
-            return cls(weigher, **settings)
+            return cls(weigher, None, epsilon, reach)
         head = BlockClassifier(weigher.network.settings.channels, weigher.quantizer)
         fill_head(head, given, str(origin))
-        return cls(weigher, head, **settings)
+        return cls(weigher, head, epsilon, reach)
 
     def forward(self, features: Tensor) -> Tensor:
         """The features as they are: how they are weighed depends on what lies on the pans."""
