@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from libra_gym.datasets.base import Photo
 
 LIKENESS = 0.93
-"""Twins are at least this much alike. In ShanghaiTech A and UCF_CC_50 all pairs above it show the same scene (the least
-alike has 0.959), and none of those below does (the most alike has 0.871)."""
+"""Twins are at least this much alike. In ShanghaiTech A and UCF_CC_50 the pairs above it are the same photo (the least
+alike have 0.959); of those below, the three that were looked at, the most alike (0.871) among them, are not. A photo
+that was cut in another way may be below it too."""
 
 _SIDE = 32
 
