@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Entry = dict[str, Any]
-"""`file`, `count`, `low`, `high`, `seconds`, for a frame also `frame` and `time`; or `file` and `error`."""
+"""`file`, `count`, `low`, `high`, `seconds`, for a frame also `frame` and `time`, for a photo that is far larger than
+the model knows them also `hint`; or `file` and `error`."""
 _DPI = 110
+_MUCH_LARGER = 2.0
+"""So many times as long as the longest side that a model has learnt from."""
 
 
 def find_files(asked: Iterable[str]) -> list[Path]:
@@ -99,7 +102,7 @@ class Session:
     def _photo(self, path: Path) -> None:
         start = time.perf_counter()
         counted, pixels = self._count(path)
-        entry = _entry(path, counted, time.perf_counter() - start)
+        entry = _entry(path, counted, time.perf_counter() - start) | self._hint(pixels)
         if self.overlay is not None:
             seen, scale = self.counter.look(pixels), self.counter.scale
             self._save(overlay_figure(seen, counted.patch_map, _title(path, counted), scale), path)
@@ -112,8 +115,8 @@ class Session:
         try:
             for frame in video.frames(self.every):
                 start = time.perf_counter()
-                counted, _ = self._count(frame.pixels)
-                entry = _entry(path, counted, time.perf_counter() - start)
+                counted, pixels = self._count(frame.pixels)
+                entry = _entry(path, counted, time.perf_counter() - start) | self._hint(pixels)
                 frames.append({**entry, "frame": frame.number, "time": round(frame.time, 3)})
                 bar.advance(task)
         finally:  # what was counted before Ctrl-C or a damaged frame is kept
@@ -125,6 +128,16 @@ class Session:
     def _count(self, photo: Path | Pixels) -> tuple[Counted, Pixels]:
         pixels = view(photo, self.region, self.max_side)
         return self.counter.count(pixels), pixels
+
+    def _hint(self, pixels: Pixels) -> Entry:
+        """What to try with a photo that is far larger than those that the model learnt from."""
+        side, known = max(pixels.shape[:2]), self.counter.longest_side
+        if known is None or side <= _MUCH_LARGER * known:
+            return {}
+        return {
+            "hint": f"its longer side has {side:,} pixels, and no photo that the model learnt from had more than "
+            f"{known:,}. Heads that are too large for it are missed or counted twice: compare `--max-side {known}`."
+        }
 
     # ------------------------------------------------------------------------------------------------------- pictures
 

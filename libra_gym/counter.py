@@ -106,6 +106,12 @@ class Counter:
         """How many times larger than it is a photo is looked at: as the photos that the model learnt from were."""
         return float(self.weigher.about.get("scale", 1.0))
 
+    @property
+    def longest_side(self) -> int | None:
+        """Of the photos that the model learnt from, in pixels, before they got its scale; None if that is unknown."""
+        side = self.weigher.about.get("longest_side")
+        return None if side is None else int(side)
+
     def look(self, pixels: Pixels) -> Pixels:
         """The photo in the size in which it is counted."""
         return resized(pixels, scaled_size((pixels.shape[0], pixels.shape[1]), self.scale))

@@ -103,6 +103,9 @@ def _print_table(entries: list[dict[str, Any]], counter: Counter) -> None:
         console.print(table)
     if interval is not None and counted:
         console.print(f"[dim]{interval}[/dim]")
+    for file, rows in counted.items():
+        if "hint" in rows[0]:
+            print(f"{file}: {rows[0]['hint']}")
     for entry in errors:
         named = "" if entry["file"] in entry["error"] else f"{entry['file']}: "
         print(f"libra: {named}{entry['error']}", file=sys.stderr)

@@ -211,9 +211,8 @@ def _task(training: FeatureBank, num_envs: int, env: dict[str, Any]) -> dict[str
 
 def _about(bank: FeatureBank, more: Sequence[FeatureBank]) -> dict[str, Any]:
     """Where the bank's features come from, as far as it knows."""
-    about: dict[str, Any] = {
-        key: bank.meta[key] for key in ("dataset", "backbone", "weights", "kernel", "scale") if key in bank.meta
-    }
+    known = ("dataset", "backbone", "weights", "kernel", "scale", "longest_side")
+    about: dict[str, Any] = {key: bank.meta[key] for key in known if key in bank.meta}
     if "backbone" in about:
         from libra_gym.features.build import PREPROCESSING
 

@@ -109,6 +109,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         "crops": recipe.crops,
         "mirror": recipe.mirror,
         "scale": recipe.scale,
+        "longest_side": _longest_side(manifest),
         "skipped": [photo.name for photo in manifest.skipped],
     }
     return FeatureBank(
@@ -121,6 +122,12 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         meta,
         dataset_class(recipe.dataset).divide if recipe.dataset in DATASETS else None,
     )
+
+
+def _longest_side(manifest: Manifest) -> int:
+    """Of all photos, in pixels: as they were before the cache's own scale, but after what their data set allows."""
+    sides = [max(photo.size) * photo.views[0].scale for shard in manifest.shards for photo in shard.photos]
+    return round(max(sides, default=0.0) / manifest.recipe.scale)
 
 
 def verify_features(directory: str | Path) -> list[str]:

@@ -273,6 +273,30 @@ def test_a_released_run_counts_like_the_run(run, folder, tmp_path):
     assert np.abs(np.subtract(counts, people)).mean() == pytest.approx(score["mae"], rel=0.02)
 
 
+def test_a_photo_far_larger_than_those_of_the_training_gets_a_hint(run, folder, clip, tmp_path):
+    out = tmp_path / "model.safetensors"
+    assert libra("release", run, "--weights", run.parent / "weights.safetensors", "--out", out).exit_code == 0
+    assert Counter.load(out).longest_side == 128
+
+    cv2.imwrite(str(tmp_path / "huge.png"), picture(0, 64, 260))
+    cv2.imwrite(str(tmp_path / "twice.png"), picture(0, 64, 256))
+    photos = (tmp_path / "huge.png", tmp_path / "twice.png", folder / "0.jpg")
+    entries = json.loads(libra("count", *photos, "--model", out, "--json").stdout)
+    assert ["hint" in entry for entry in entries] == [True, False, False]
+    assert "260 pixels" in entries[0]["hint"]
+    assert "`--max-side 128`" in entries[0]["hint"]
+    assert f"{photos[0]}: its longer side" in libra("count", *photos, "--model", out).stdout
+    made_smaller = libra("count", photos[0], "--model", out, "--max-side", "128", "--json")
+    assert "hint" not in made_smaller.stdout
+    assert "hint" not in libra("count", clip, "--model", out, "--json").stdout
+
+
+def test_a_model_that_does_not_know_its_photos_gives_no_hint(model, tmp_path):
+    assert Counter.load(model).longest_side is None
+    cv2.imwrite(str(tmp_path / "huge.png"), picture(0, 64, 1024))
+    assert "hint" not in libra("count", tmp_path / "huge.png", "--model", model, "--json").stdout
+
+
 def test_a_release_keeps_the_head_of_the_pretraining(run, backbone, tmp_path):
     state = {key: value.contiguous() for key, value in backbone.state_dict().items()}
     head = {"head.layer.weight": torch.randn(7, 512, 1, 1), "head.layer.bias": torch.randn(7)}

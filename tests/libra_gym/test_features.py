@@ -171,6 +171,8 @@ def test_a_scaled_photo_has_the_same_people_on_fewer_patches(photos: Path, tmp_p
     make(photos, tmp_path / "half", scale=0.5, mirror=True)
     whole, half = open_features(tmp_path / "whole"), open_features(tmp_path / "half")
     assert half.meta["scale"] == 0.5
+    longest = max(max(image.size) for image in whole.images)
+    assert whole.meta["longest_side"] == half.meta["longest_side"] == longest
     twins = [image for image in half.images if not image.name.endswith("#1")]
     assert len(twins) == len(whole.images) < len(half.images)
     for plain, small in zip(whole.images, twins):
