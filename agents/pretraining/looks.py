@@ -93,9 +93,18 @@ class Crop:
 
     @classmethod
     def draw(cls, size: Size, side: int, grid: int, rng: np.random.Generator) -> Crop:
-        """Anywhere in a padded look of this (unpadded) size."""
+        """Anywhere in a padded look of this (unpadded) size, where it hangs over the border pushed back in.
+
+        A square that is drawn where it fits has the look's outermost patches in it only if it begins at the very
+        border, next to never; and in photos of streets that is where the far crowd is.
+        """
+
+        def begin(length: int) -> int:
+            last = (length - side) // grid
+            return grid * int(np.clip(rng.integers(-(side // grid), last + side // grid + 1), 0, last))
+
         height, width = padded_size(size, side)
-        top, left = (grid * int(rng.integers((length - side) // grid + 1)) for length in (height, width))
+        top, left = begin(height), begin(width)
         return cls(left, top, side)
 
     @classmethod

@@ -169,6 +169,18 @@ class TestCrops:
         assert {crop.top for crop in places} == {0}  # 70 is padded to the crop's side
         assert {crop.left for crop in places} == set(range(0, 224 - 96 + 1, 8))
 
+    def test_the_borders_of_a_photo_are_seen_about_as_often_as_its_middle(self):
+        rng = np.random.default_rng(0)
+        drawn, seen = 4000, np.zeros((30, 40))
+        for _ in range(drawn):
+            crop = Crop.draw((960, 1280), 384, 8, rng)
+            whole = np.s_[-(-crop.top // 32) : (crop.top + 384) // 32, -(-crop.left // 32) : (crop.left + 384) // 32]
+            seen[whole] += 1
+        rows, cols = seen.sum(1) / seen.sum(1).mean(), seen.sum(0) / seen.sum(0).mean()
+        for share in (rows[0], rows[-1], cols[0], cols[-1]):
+            assert share > 0.5
+        assert max(rows.max(), cols.max()) < 2
+
     def test_a_crop_is_cut_out_of_the_padded_look(self, scene):
         """And is itself padded where it reaches beyond the photo."""
         look = make_look(scene.size, settings(scales=(0.7, 1.4)), 3, np.random.default_rng(1))
