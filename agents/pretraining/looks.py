@@ -104,8 +104,7 @@ class Crop:
             return grid * int(np.clip(rng.integers(-(side // grid), last + side // grid + 1), 0, last))
 
         height, width = padded_size(size, side)
-        top, left = begin(height), begin(width)
-        return cls(left, top, side)
+        return cls(begin(width), begin(height), side)
 
     @classmethod
     def around(cls, point: NDArray[np.float32], size: Size, side: int, grid: int, rng: np.random.Generator) -> Crop:
