@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 
 from agents import make_vec_env
 from agents.libra_dqn import LibraDQN

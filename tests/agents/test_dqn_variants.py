@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 from torch.nn import functional as F

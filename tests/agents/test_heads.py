@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 
 from agents.heads import Head, HeadSettings, HeadTrainer
 from libra_gym.errors import LibraError

@@ -3,7 +3,7 @@
 import gymnasium as gym
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 from torch.nn import functional as F
 
 from agents import make_vec_env

@@ -3,7 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import make_bank
+from banks import make_bank
 
 import libra_gym  # noqa: F401 (registers the environments)
 

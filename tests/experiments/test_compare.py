@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from conftest import make_bank
+from banks import make_bank
 from typer.testing import CliRunner
 
 from experiments.cli import app

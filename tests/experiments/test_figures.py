@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 

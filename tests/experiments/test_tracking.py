@@ -6,7 +6,7 @@ import struct
 import sys
 
 import pytest
-from conftest import make_bank
+from banks import make_bank
 from stable_baselines3.common.logger import Logger
 from typer.testing import CliRunner
 

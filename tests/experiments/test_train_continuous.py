@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner

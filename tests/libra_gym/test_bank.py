@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 
 from libra_gym.bank import BankImage, FeatureBank, bank_names, load_bank, register_bank
 from libra_gym.datasets.ucf_cc_50 import FOLDS, UCFCC50

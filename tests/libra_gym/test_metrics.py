@@ -5,7 +5,7 @@ from io import StringIO
 import numpy as np
 import pytest
 import torch
-from conftest import hand_made_bank, score_of, telling_bank
+from banks import hand_made_bank, score_of, telling_bank
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console

@@ -4,7 +4,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from conftest import hand_made_bank, score_of
+from banks import hand_made_bank, score_of
 from rich.console import Console
 
 from libra_gym.errors import LibraError

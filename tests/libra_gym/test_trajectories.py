@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 
 from libra_gym.evaluation import evaluate, weigh
 from libra_gym.network import NetworkSettings, ScaleNetwork

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import make_bank
+from banks import make_bank
 from safetensors import safe_open
 
 from libra_gym.errors import LibraError

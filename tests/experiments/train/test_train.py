@@ -1,292 +1,29 @@
-"""`libra train` and `libra evaluate`: a run keeps what it says, survives what may happen to it, and can be repeated."""
+"""`libra train` and `libra evaluate`: what a run keeps, its recipes, other algorithms, and photos."""
 
 import csv
 import inspect
-import itertools
 import json
-import os
-import shlex
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-import torch
-from conftest import make_bank
+from banks import make_bank
 from safetensors.torch import load_file, save_file
-from stable_baselines3 import PPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from typer.testing import CliRunner
+from train_helpers import SMALL, begin, libra, progress, same_weights
 
-from agents import make_vec_env
-from agents.callbacks import EvaluationCallback
 from agents.libra_dqn import LibraDQN
 from agents.libra_dqn.learner import Learner
 from agents.registry import ALGORITHMS, find_algorithm, parse_changes
-from experiments.cli import app
 from experiments.runs.checkpoint import Checkpoint
-from experiments.runs.config import RunConfig, fit_quantizer, plan
-from libra_gym import LibraError, Quantizer, load_bank
+from experiments.runs.config import fit_quantizer, plan
+from libra_gym import LibraError, Quantizer
 from libra_gym.backbones import load_backbone
 from libra_gym.counter import Counter as PhotoCounter
 from libra_gym.weigher import Weigher
-
-ROOT = Path(__file__).resolve().parents[2]
-SMALL = {
-    "num_envs": 16,
-    "learning_starts": 50,
-    "batch_size": 16,
-    "update_every": 20,
-    "policy_kwargs.network.hidden": "[16]",
-    "policy_kwargs.network.dropout": 0.1,  # draws from torch's global generator
-}
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch, request):
-    """They take longer than all else in these runs."""
-    if "pictures" not in request.fixturenames:
-        monkeypatch.setattr("experiments.runs.pictures.draw", lambda *_: {})
-
-
-@pytest.fixture
-def pictures():
-    """For tests that look at them."""
-
-
-@pytest.fixture(scope="module")
-def bank(tmp_path_factory):
-    path = tmp_path_factory.mktemp("bank") / "bank.safetensors"
-    make_bank(images=10, rows=6, cols=6).save(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def whole(bank, tmp_path_factory):
-    """A run of three epochs that nothing disturbed."""
-    run = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.runs.pictures.draw", lambda *_: {})
-        libra(*begin(bank, run))
-    return run
-
-
-def settings(changes):
-    return [text for key, value in changes.items() for text in ("--set", f"{key}={value}")]
-
-
-def begin(bank, run, *arguments, epochs=3, changes=SMALL):
-    return ["train", "--bank", str(bank), "--out", str(run), "--epochs", str(epochs), *settings(changes), *arguments]
-
-
-def libra(*arguments, status=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == status, result.output
-    return result.output
-
-
-def progress(run):
-    with (run / "progress.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def same_weights(a, b):
-    left, right = load_file(a), load_file(b)
-    return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
-
-
-# ----------------------------------------------------------------------------------------------- stopping and going on
-
-
-@pytest.mark.slow
-def test_a_run_killed_in_an_epoch_ends_bit_for_bit_like_one_that_was_not(bank, whole, tmp_path):
-    run = tmp_path / "killed"
-    arguments = begin(bank, run, "--checkpoint-minutes", "0")  # a checkpoint after each block
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-m", "experiments.cli", *arguments], env=environment, cwd=ROOT)
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        checkpoint = Checkpoint.load(run / "checkpoint" / "state.safetensors")
-        place = {"epoch": 0, "cursor": 0} if checkpoint is None else checkpoint.numbers["learner"]
-        if place["epoch"] >= 1 and place["cursor"] > 0:
-            break
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert shlex.split((run / "command.txt").read_text()) == ["libra", *arguments]
-
-    libra("train", "--resume", run)
-    assert same_weights(run / "last.safetensors", whole / "last.safetensors")
-    assert same_weights(run / "best.safetensors", whole / "best.safetensors")
-    assert [row["rollout/epoch"] for row in progress(run)] == ["1", "2", "3"]
-    for a, b in zip(progress(run), progress(whole)):
-        assert {key: a[key] for key in a if "time/" not in key} == {key: b[key] for key in b if "time/" not in key}
-
-
-@pytest.mark.parametrize("block", [7, 18], ids=["within an epoch", "at an epoch's end"])
-def test_ctrl_c_saves_and_says_how_to_go_on(bank, whole, tmp_path, monkeypatch, block):
-    """18 blocks of 16 weigh the 288 training patches."""
-    run = tmp_path / "stopped"
-    learn_block, calls = Learner.learn_block, []
-
-    def interrupted(learner):
-        calls.append(learner)
-        if len(calls) == block:
-            signal.raise_signal(signal.SIGINT)
-        return learn_block(learner)
-
-    monkeypatch.setattr(Learner, "learn_block", interrupted)
-    said = libra(*begin(bank, run), status=130)
-    assert len(calls) == block
-    assert said.splitlines()[-1] == f"libra train --resume {run}"
-    assert len(progress(run) if block == 18 else []) == block // 18
-    libra(*shlex.split(said.splitlines()[-1])[1:])
-    assert same_weights(run / "last.safetensors", whole / "last.safetensors")
-
-
-def test_a_finished_run_can_be_given_more_epochs(bank, tmp_path):
-    constant = {**SMALL, "final_learning_rate": "null"}  # a falling one would fall more slowly
-    libra(*begin(bank, tmp_path / "short", epochs=1, changes=constant))
-    assert "is finished" in libra("train", "--resume", tmp_path / "short")
-    libra("train", "--resume", tmp_path / "short", "--epochs", "2")
-    libra(*begin(bank, tmp_path / "long", epochs=2, changes=constant))
-    assert same_weights(tmp_path / "short" / "last.safetensors", tmp_path / "long" / "last.safetensors")
-
-
-def test_a_run_is_never_overwritten_and_goes_on_only_as_it_began(bank, tmp_path):
-    run = tmp_path / "run"
-    libra(*begin(bank, run, epochs=1))
-    with pytest.raises(LibraError, match=f"--resume {run}"):
-        libra(*begin(bank, run))
-    with pytest.raises(LibraError, match="leave out --seed"):
-        libra("train", "--resume", run, "--seed", "1")
-    with pytest.raises(LibraError, match="not an empty directory"):
-        libra(*begin(bank, tmp_path))
-    with pytest.raises(LibraError, match="is no run"):
-        libra("train", "--resume", tmp_path / "nothing")
-
-
-def test_a_run_does_not_go_on_with_another_bank(tmp_path):
-    bank, run = tmp_path / "bank.safetensors", tmp_path / "run"
-    make_bank().save(bank)
-    libra(*begin(bank, run, epochs=1))
-    bank.unlink()  # it is mapped; overwritten, it would change under the first one's feet
-    make_bank(seed=1).save(bank)
-    load_bank.cache_clear()
-    with pytest.raises(LibraError, match="has changed since the run began"):
-        libra("train", "--resume", run, "--epochs", "2")
-
-
-def test_a_run_can_learn_from_further_banks(bank, tmp_path):
-    """From their training images alone; it is judged on the first bank's validation images, and goes on with all."""
-    more, run = tmp_path / "more.safetensors", tmp_path / "run"
-    crowds = make_bank(images=10, rows=6, cols=6, seed=1)
-    crowds = replace(crowds, counts=crowds.counts * 3, quantizer=None)
-    crowds.save(more)
-    libra(*begin(bank, run, "--also", str(more), epochs=1))
-    config = RunConfig.load(run / "config.json")
-    assert config.about["also"] == [crowds.name]
-    training, validation = config.open_bank()
-    first = load_bank(str(bank))
-    assert len(training) == 2 * len(first.split("train"))
-    assert validation.images == first.split("validation").images
-    assert training.quantizer == validation.quantizer
-    counts = torch.cat([first.split("train").counts, crowds.split("train").counts])
-    assert training.quantizer == Quantizer.fit_log(counts.numpy(), readout="mean")
-    libra("train", "--resume", run, "--epochs", "2")
-    assert len(progress(run)) == 2
-    more.unlink()
-    make_bank(images=10, rows=6, cols=6, seed=2).save(more)
-    load_bank.cache_clear()
-    with pytest.raises(LibraError, match=r"more\.safetensors' has changed"):
-        libra("train", "--resume", run, "--epochs", "3")
-
-
-def test_further_banks_give_the_split_of_the_run_or_their_training_images(tmp_path):
-    """Beside a fold, a whole set gives all that it has to learn from; a bank without either is refused."""
-
-    def stored(name, *splits):
-        bank = make_bank(seed=len(name))
-        parts = itertools.cycle(splits)
-        bank = replace(bank, images=tuple(replace(image, split=next(parts)) for image in bank.images))
-        bank.save(tmp_path / name)
-        return str(tmp_path / name), bank
-
-    folds, first = stored("folds.safetensors", "fold1-train", "fold1-validation")
-    again, second = stored("again.safetensors", "fold1-train", "train")
-    whole, third = stored("whole.safetensors", "train", "validation")
-    other, _ = stored("other.safetensors", "test")
-    splits = {"train_split": "fold1-train", "validation_split": "fold1-validation"}
-    training, _ = plan(folds, also=[again, whole], **splits).open_bank()
-    expected = first.split("fold1-train").join(second.split("fold1-train"), third.split("train"))
-    assert training.images == expected.images
-    with pytest.raises(LibraError, match="has no split 'train'; it has: test"):
-        plan(folds, also=[other], **splits)
-
-
-def test_a_run_learns_from_all_but_a_share_and_is_judged_on_it():
-    """Cross-validation: the intervals too are fitted to what the run learns from."""
-    training, judged = plan("demo", train_split="train:-1/4", validation_split="train:1/4").open_bank()
-    names = [{image.name for image in bank.images} for bank in (training, judged)]
-    assert names[0] | names[1] == {image.name for image in load_bank("demo").split("train").images}
-    assert not names[0] & names[1]
-    assert training.quantizer == judged.quantizer == fit_quantizer(training)
-
-
-def test_a_run_of_an_earlier_version_is_still_read(bank, whole):
-    """Its configuration knows nothing of further banks."""
-    config = whole / "config.json"
-    text = config.read_text(encoding="utf-8")
-    older = {key: value for key, value in json.loads(text).items() if key != "also"}
-    config.write_text(json.dumps(older), encoding="utf-8")
-    assert RunConfig.load(config).also == ()
-    config.write_text(json.dumps({**older, "hue": 1}), encoding="utf-8")
-    with pytest.raises(LibraError, match="not the configuration"):
-        RunConfig.load(config)
-    config.write_text(text, encoding="utf-8")
-
-
-@pytest.mark.parametrize(("minutes", "cursor"), [(0, 11 * 16), (60, 0)], ids=["each block", "each epoch"])
-def test_at_most_one_checkpoint_interval_is_lost(bank, tmp_path, monkeypatch, minutes, cursor):
-    """The program ends in the 30th block without a word, the twelfth of the second epoch."""
-    learn_block, calls = Learner.learn_block, []
-
-    def crashing(learner):
-        calls.append(learner)
-        if len(calls) == 30:
-            raise MemoryError
-        return learn_block(learner)
-
-    monkeypatch.setattr(Learner, "learn_block", crashing)
-    with pytest.raises(MemoryError):
-        libra(*begin(bank, tmp_path / "run", "--checkpoint-minutes", minutes))
-    place = Checkpoint.load(tmp_path / "run" / "checkpoint" / "state.safetensors").numbers["learner"]
-    assert (place["epoch"], place["cursor"]) == (1, cursor)
-
-
-def test_the_callback_works_by_itself(tmp_path):
-    bank = make_bank(images=8)
-    train, validation = bank.split("train"), bank.split("validation")
-    env = make_vec_env(num_envs=8, bank=train, split=None)
-    agent = LibraDQN(env=env, policy_kwargs={"network": {"hidden": [8]}}, seed=0, device="cpu")
-    callback = EvaluationCallback(validation, best_path=tmp_path / "best.safetensors")
-    agent.learn_epochs(2, callback)
-    assert callback.epoch == 2
-    assert Weigher.load(tmp_path / "best.safetensors").evaluate(validation).mae == pytest.approx(callback.best_mae)
-
-    stock = PPO("MlpPolicy", env, n_steps=8, batch_size=64, seed=0, device="cpu")
-    callback = EvaluationCallback(validation, epoch_steps=5 * len(train), best_path=tmp_path / "best.zip")
-    stock.learn(2 * 5 * len(train), callback)
-    assert callback.epoch >= 2
-    assert PPO.load(tmp_path / "best.zip", device="cpu").num_timesteps > 0
-    with pytest.raises(LibraError, match="knows no epochs"):
-        stock.learn(8, EvaluationCallback(validation))
-
 
 # ---------------------------------------------------------------------------------------------------- what a run keeps
 
