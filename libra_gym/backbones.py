@@ -7,6 +7,7 @@ last map has stride 32 comes in by the same door, and so do weights from a file.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -16,7 +17,7 @@ from pickle import UnpicklingError
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[import-untyped]
@@ -189,6 +190,26 @@ def weights_file(weights: str | Path) -> Path:
     if not Path(weights).is_file():
         raise LibraError(f"weights {str(weights)!r} are neither a file nor one of: imagenet, {', '.join(RELEASED)}")
     return Path(weights)
+
+
+def learnt_scale(weights: str | Path) -> float:
+    """How many times larger than they are the photos were looked at that these weights learnt from.
+
+    Files of `libra pretrain` and `libra release`, and so `dense` and `street`, say it; of all others it is 1.
+    """
+    if weights in ("imagenet", "random"):
+        return 1.0
+    path = weights_file(weights)
+    if path.suffix != ".safetensors":
+        return 1.0
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            found = file.metadata() or {}
+        backbone, counter = (json.loads(found.get(f"libra_gym.{kind}", "{}")) for kind in ("backbone", "counter"))
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        raise LibraError(f"{path} cannot be read as weights: {error}") from error
+    says = backbone.get("settings", {}) | counter.get("weigher", {}).get("about", {})
+    return float(says.get("scale", 1.0))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from libra_gym.backbones import load_backbone
+from libra_gym.backbones import learnt_scale, load_backbone
 from libra_gym.bank import FeatureBank
 from libra_gym.counts import DEFAULT_KERNEL, KERNELS
 from libra_gym.datasets import DATASETS, open_dataset
@@ -63,7 +63,12 @@ def features(
     kernel: Annotated[str, typer.Option(help=f"How heads are spread: {', '.join(KERNELS)}.")] = DEFAULT_KERNEL,
     crops: Annotated[Crops, typer.Option(help="'paper': its 18 crops of each training photo.")] = Crops.none,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also the mirror of each training photo.")] = False,
-    scale: Annotated[float, typer.Option(help="Make photos so many times larger; below 1, crowds get denser.")] = 1.0,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Make photos so many times larger; below 1, crowds get denser. Not given: as the weights learnt."
+        ),
+    ] = None,
     dtype: Annotated[Storage, typer.Option(help="How features are stored.")] = Storage.fp16,
     precision: Annotated[
         Precision, typer.Option(help="In what the backbone computes. Not every CPU can do bf16.")
@@ -82,6 +87,10 @@ def features(
         raise LibraError(f"there is no kernel {kernel!r}; the kernels are {', '.join(KERNELS)}")
     logging.getLogger("libra_gym").setLevel(logging.INFO)
     eye = load_backbone(backbone, weights, _device(device))
+    if scale is None:
+        scale = learnt_scale(weights) if crops is Crops.none else 1.0
+        if scale != 1.0:
+            console.print(f"photos are looked at {scale:g} times as large as they are, as {weights} learnt")
     photos = open_dataset(dataset, root)
     start = time.perf_counter()
     with _progress() as bar:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from libra_gym.datasets import DATASETS
 from libra_gym.errors import LibraError
+from libra_gym.models import RELEASED, find_model
 
 if TYPE_CHECKING:
     from experiments.reproduce.executors import Executor
@@ -45,6 +46,13 @@ class BudgetName(str, Enum):
     full = "full"
 
 
+class PrecisionName(str, Enum):
+    """In what numbers a backbone computes."""
+
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
 def reproduce(
     table: Annotated[TableName, typer.Argument(help="Which of the paper's tables.")],
     out: Annotated[Path, typer.Option(help="Where the table goes; what is made on the way is kept in OUT/cache.")],
@@ -54,7 +62,7 @@ def reproduce(
         list[str] | None,
         typer.Option(
             help="A fine-tuned backbone instead of a pre-training: FILE, METHOD=FILE, METHOD:DATASET=FILE or, of a "
-            "data set that is judged in folds, METHOD:DATASET:foldN=FILE."
+            "data set that is judged in folds, METHOD:DATASET:foldN=FILE. A FILE may be dense or street."
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each agent; 1, or the paper's 6 for `seeds`.")] = (
@@ -63,6 +71,10 @@ def reproduce(
     budget: Annotated[BudgetName, typer.Option(help="'small': a few epochs; 'full': the recipes' own.")] = (
         BudgetName.full
     ),
+    precision: Annotated[
+        PrecisionName | None,
+        typer.Option(help="In what backbones learn and look; 'bf16' is faster on a CPU that can do it."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at a time on this machine; 1 if not given.")
     ] = None,
@@ -86,6 +98,7 @@ def reproduce(
         backbones=parse_backbones(backbone or ()),
         budget=budget.value,
         seeds=seeds,
+        precision=None if precision is None else precision.value,
     )
     console = Console()
     plan = Reproduction.plan(table.value, request)
@@ -114,6 +127,7 @@ def reproduce(
 def parse_backbones(texts: Iterable[str]) -> dict[str, Path]:
     """What stands before `=` (`METHOD`, `METHOD:DATASET`, `METHOD:DATASET:foldN`) → file; a bare file is for BCNet."""
     from experiments.reproduce.planner import FOLDS
+    from libra_gym.backbones import learnt_scale
 
     datasets = {f"{method}:{name}" for method in METHODS for name in DATASETS}
     folds = {f"{m}:{name}:fold{k}" for m in METHODS for name, number in FOLDS.items() for k in range(1, number + 1)}
@@ -127,9 +141,12 @@ def parse_backbones(texts: Iterable[str]) -> dict[str, Path]:
                 f"METHOD:DATASET:foldN=FILE with the methods {', '.join(METHODS)}, the data sets {', '.join(DATASETS)} "
                 f"and the folds of {', '.join(f'{name} (1 to {number})' for name, number in FOLDS.items())}."
             )
-        if not Path(file).is_file():
-            raise LibraError(f"There is no file {file!r} with a backbone's weights.")
-        found[role] = Path(file).resolve()
+        if file not in RELEASED and not Path(file).is_file():
+            raise LibraError(
+                f"There is no file {file!r} with a backbone's weights; give one, or one of: {', '.join(RELEASED)}."
+            )
+        found[role] = find_model(file).resolve()
+        learnt_scale(found[role])  # a file that is no weights is a mistake to be told of now
     return found
 
 

@@ -13,18 +13,29 @@ Model: TypeAlias = Literal["best", "last"]
 """Which of the models that a run leaves."""
 
 
-def features(dataset: str, root: Path, split: str, weights: str, out: Path) -> Call:
+def features(
+    dataset: str, root: Path, split: str, weights: str, out: Path, *, scale: float, precision: str | None
+) -> Call:
     """Make a feature cache; the same command goes on with one."""
     where = ("--dataset", dataset, "--root", str(root), "--split", split)
-    return Call(("features", *where, "--weights", weights, "--out", str(out)))
+    larger = () if scale == 1.0 else ("--scale", f"{scale:g}")
+    return Call(("features", *where, "--weights", weights, *larger, *_precision(precision), "--out", str(out)))
 
 
 def pretrain(
-    method: str, dataset: str, root: Path, weights: str, out: Path, *, splits: tuple[str, str], epochs: int | None
+    method: str,
+    dataset: str,
+    root: Path,
+    weights: str,
+    out: Path,
+    *,
+    splits: tuple[str, str],
+    epochs: int | None,
+    precision: str | None,
 ) -> Call:
     """Fine-tune a backbone; it is written to `pretrained_file(out)`."""
     where = ("--method", method, "--dataset", dataset, "--root", str(root), "--weights", weights, "--out", str(out))
-    return Call(("pretrain", *where, *_splits(splits), *_epochs(epochs)))
+    return Call(("pretrain", *where, *_splits(splits), *_epochs(epochs), *_precision(precision)))
 
 
 def pretrained_file(out: Path) -> Path:
@@ -72,6 +83,10 @@ def _splits(splits: tuple[str, str]) -> tuple[str, ...]:
 
 def _epochs(epochs: int | None) -> tuple[str, ...]:
     return () if epochs is None else ("--epochs", str(epochs))
+
+
+def _precision(precision: str | None) -> tuple[str, ...]:
+    return () if precision is None else ("--precision", precision)
 
 
 def _yaml(value: Any) -> str:

@@ -14,6 +14,7 @@ from agents.pretraining import PretrainSettings, pretrain_settings
 from agents.registry import find_algorithm
 from experiments.reproduce import commands
 from experiments.reproduce.jobs import Job
+from libra_gym.backbones import learnt_scale
 from libra_gym.datasets import CrowdDataset, open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import sha256
@@ -56,6 +57,8 @@ class Request:
     """Fine-tuned backbones by the pre-training they stand for; see `Planner.eyes`."""
     budget: Budget = "full"
     seeds: int | None = None
+    precision: Literal["fp32", "bf16"] | None = None
+    """In what backbones learn and look; None leaves it to their commands."""
 
     @property
     def places(self) -> dict[str, str]:
@@ -99,6 +102,8 @@ class Eyes:
     identity: str | None
     """Of a file's content; None for a pre-training, whose key says it all."""
     made_by: Job | None = None
+    scale: float = 1.0
+    """How many times larger than they are it looks at photos: as it learnt."""
 
 
 class Planner:
@@ -184,12 +189,19 @@ class Planner:
         file = given.get(one) or given.get(f"{method}:{dataset}") or given.get(method)
         if file is not None:
             seen = f"{dataset} {splits.fold}" if one in given else dataset
-            self.note(f"{method} features of {seen} come from the given backbone {file.name}.")
-            return Eyes(method, *_weights(str(file)))
+            scale = learnt_scale(file)
+            larger = "" if scale == 1.0 else f", which looks at photos {scale:g} times as large as they are"
+            self.note(f"{method} features of {seen} come from the given backbone {file.name}{larger}.")
+            return Eyes(method, *_weights(str(file)), scale=scale)
         job = self.pretrain(method, dataset, splits)
-        return Eyes(method, str(commands.pretrained_file(job.output)), None, job)
+        return Eyes(method, str(commands.pretrained_file(job.output)), None, job, _pretraining(method, None).scale)
 
     # --------------------------------------------------------------------------------------------------------- jobs
+
+    @property
+    def _precision(self) -> dict[str, str]:
+        """What of the key depends on it."""
+        return {} if self.request.precision is None else {"precision": self.request.precision}
 
     def pretrain(self, method: str, dataset: str, splits: Splits) -> Job:
         """Fine-tune the backbone as a counter of its own."""
@@ -205,13 +217,23 @@ class Planner:
                 "splits": [splits.train, splits.validation],
                 "photos": self._contents(dataset, splits.learning),
                 "weights": identity,
+                **self._precision,
             },
             self.cache,
             unit="pretrain",
             units=self._photos(dataset, splits.train) * settings.epochs,
         )
         pair = (splits.train, splits.validation)
-        call = commands.pretrain(method, dataset, self.request.root, weights, job.output, splits=pair, epochs=epochs)
+        call = commands.pretrain(
+            method,
+            dataset,
+            self.request.root,
+            weights,
+            job.output,
+            splits=pair,
+            epochs=epochs,
+            precision=self.request.precision,
+        )
         return replace(job, begin=call, resume=commands.resume("pretrain", job.output), mark="config.json")
 
     def features(self, dataset: str, split: str, eyes: Eyes) -> Job:
@@ -225,13 +247,23 @@ class Planner:
                 "photos": self._contents(dataset, split),
                 "backbone": "vgg16",
                 "weights": eyes.identity,
+                **({} if eyes.scale == 1.0 else {"scale": eyes.scale}),
+                **self._precision,
             },
             self.cache,
             () if eyes.made_by is None else (eyes.made_by,),
             unit="features",
             units=self._photos(dataset, split),
         )
-        call = commands.features(dataset, self.request.root, split, eyes.weights, job.output)
+        call = commands.features(
+            dataset,
+            self.request.root,
+            split,
+            eyes.weights,
+            job.output,
+            scale=eyes.scale,
+            precision=self.request.precision,
+        )
         return replace(job, begin=call, resume=call, mark="manifest.json")
 
     def train(self, dataset: str, splits: Splits, eyes: Eyes, recipe: Recipe, seed: int) -> Job:

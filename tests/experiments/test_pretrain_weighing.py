@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from experiments.cli import app
 from libra_gym.counter import Counter
+from libra_gym.features import open_features
 
 SCALE = 1.5
 
@@ -46,9 +47,8 @@ def model(data, tmp_path_factory):
         "--set", "crop=64", "--set", f"scale={SCALE}", "--device", "cpu", "--out", home / "backbone",
     )  # fmt: skip
     weights = home / "backbone" / "last.safetensors"
-    libra(
-        "features", *data, *backbone, "--weights", weights, "--scale", SCALE, "--workers", "0", "--out", home / "bank"
-    )
+    libra("features", *data, *backbone, "--weights", weights, "--workers", "0", "--out", home / "bank")
+    assert open_features(home / "bank").meta["scale"] == SCALE  # as the weights learnt
     libra(
         "train", "--bank", home / "bank", "--preset", "sparse", "--epochs", "1", "--set", "learning_starts=10",
         "--set", "update_every=10", "--device", "cpu", "--out", home / "agent",

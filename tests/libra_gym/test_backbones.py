@@ -1,5 +1,6 @@
 """Backbones: one feature vector per 32×32 patch, from any of the weights files that people have."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchvision.models import vgg16  # type: ignore[import-untyped]
 
-from libra_gym.backbones import IMAGENET_MEAN, IMAGENET_STD, LEVELS, Backbone, load_backbone, preprocess
+from libra_gym.backbones import IMAGENET_MEAN, IMAGENET_STD, LEVELS, Backbone, learnt_scale, load_backbone, preprocess
 from libra_gym.errors import LibraError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "weights"
@@ -185,3 +186,21 @@ def test_a_counting_checkpoint_loads_as_it_is() -> None:
     backbone = load_backbone("vgg16", SHARED / "vgg16_bcnet_sht_a.safetensors")
     assert backbone.channels == 512
     assert torch.isfinite(backbone(noise())).all()
+
+
+def test_weights_say_how_large_the_photos_were_that_they_learnt_from(tmp_path: Path) -> None:
+    def written(name: str, says: dict[str, object] | None) -> Path:
+        metadata = None if says is None else {key: json.dumps(value) for key, value in says.items()}
+        save_file({"features.0.weight": torch.zeros(2)}, tmp_path / name, metadata)
+        return tmp_path / name
+
+    assert (learnt_scale("dense"), learnt_scale("street")) == (1.5, 1.25)
+    assert learnt_scale(written("run.safetensors", {"libra_gym.backbone": {"settings": {"scale": 0.5}}})) == 0.5
+    assert learnt_scale(written("plain.safetensors", None)) == learnt_scale("imagenet") == 1.0
+    torch.save({"features.0.weight": torch.zeros(2)}, tmp_path / "plain.pth")
+    assert learnt_scale(tmp_path / "plain.pth") == 1.0
+    (tmp_path / "torn.safetensors").write_bytes(b"{")
+    with pytest.raises(LibraError, match=r"torn\.safetensors cannot be read"):
+        learnt_scale(tmp_path / "torn.safetensors")
+    with pytest.raises(LibraError, match="nowhere"):
+        learnt_scale("nowhere.safetensors")

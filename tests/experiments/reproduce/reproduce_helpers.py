@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
 from scipy.io import savemat
 
 from experiments.reproduce.executors import Outcome
@@ -55,6 +57,13 @@ class Toys:
     @staticmethod
     def calls(job):
         return (job.output / "calls").read_text().split()
+
+
+def write_weights(file: Path, number: float = 0.0, scale: float | None = None) -> Path:
+    """A file like those of `libra pretrain`, but for its tensors; `scale` is that of the photos it learnt from."""
+    says = None if scale is None else {"libra_gym.backbone": json.dumps({"settings": {"scale": scale}})}
+    save_file({"number": torch.tensor([number])}, file, says)
+    return file
 
 
 def write_photo(photo: Path, labels: Path, content: bytes, points: np.ndarray, key: str) -> None:

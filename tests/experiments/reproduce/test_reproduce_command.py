@@ -8,7 +8,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from reproduce_helpers import Pretender, make_planner, make_shanghaitech
+from reproduce_helpers import Pretender, make_planner, make_shanghaitech, write_weights
 from typer.testing import CliRunner
 
 from experiments.cli import app
@@ -22,6 +22,7 @@ from experiments.reproduce.results import lines
 from experiments.reproduce.schedule import Executed, execute
 from experiments.reproduce.tables import CLASSIFIER, Entry
 from libra_gym import LibraError
+from libra_gym.models import find_model
 
 
 @pytest.fixture
@@ -160,20 +161,28 @@ def test_data_sets_are_needed_for_all_but_speed(tmp_path, pretender):
 
 
 def test_backbones_are_given_for_all_for_a_method_or_for_one_pre_training(tmp_path):
-    plain = tmp_path / "plain.safetensors"
-    plain.write_bytes(b"")
+    plain = write_weights(tmp_path / "plain.safetensors")
     assert parse_backbones([str(plain)]) == {"bcnet": plain}
     assert parse_backbones([f"tasselnetv2={plain}", f"bcnet:shanghaitech_b={plain}"]) == {
         "tasselnetv2": plain,
         "bcnet:shanghaitech_b": plain,
     }
     assert parse_backbones([f"bcnet:ucf_cc_50:fold5={plain}"]) == {"bcnet:ucf_cc_50:fold5": plain}
+    assert parse_backbones(["dense", "bcnet:shanghaitech_b=street"]) == {
+        "bcnet": find_model("dense"),
+        "bcnet:shanghaitech_b": find_model("street"),
+    }
+
+
+def test_a_backbone_that_is_no_weights_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "tuned.safetensors").write_bytes(b"weights")
+    with pytest.raises(LibraError, match=r"tuned\.safetensors cannot be read as weights"):
+        parse_backbones([str(tmp_path / "tuned.safetensors")])
 
 
 @pytest.mark.parametrize("role", ["vgg", "bcnet:paris", "bcnet:ucf_cc_50:fold6", "bcnet:shanghaitech_a:fold1"])
 def test_a_backbone_for_nothing_is_refused(tmp_path, role):
-    plain = tmp_path / "plain.safetensors"
-    plain.write_bytes(b"")
+    plain = write_weights(tmp_path / "plain.safetensors")
     with pytest.raises(LibraError, match="names no pre-training"):
         parse_backbones([f"{role}={plain}"])
 

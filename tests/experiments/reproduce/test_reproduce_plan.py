@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from reproduce_helpers import Pretender, make_planner, make_shanghaitech, make_ucf_cc_50
+from reproduce_helpers import Pretender, make_planner, make_shanghaitech, make_ucf_cc_50, write_weights
 
 from agents.registry import parse_changes
 from experiments.cli import load_command
@@ -67,13 +67,11 @@ def test_cross_validation_has_a_run_for_each_fold_that_never_sees_its_test_photo
         assert "test" not in str(run.settings)
         assert job.needs[1] == run.needs[0]
         assert f"{run.output / 'last.safetensors'}" in job.begin.arguments  # four photos are too few to choose by
-    file = tmp_path / "tuned.safetensors"
-    file.write_bytes(b"weights")
+    file = write_weights(tmp_path / "tuned.safetensors")
     _, _, jobs = plan("sota", root, tmp_path / "out", backbones={"bcnet": file})
     banks = [job for job in jobs if job.kind == "features" and job.settings["dataset"] == "ucf_cc_50"]
     assert [bank.settings["split"] for bank in banks] == ["all"]  # divided five times
-    other = tmp_path / "fold.safetensors"
-    other.write_bytes(b"other weights")
+    other = write_weights(tmp_path / "fold.safetensors", 1.0)
     given = {"bcnet": file, "bcnet:ucf_cc_50:fold2": other}
     planner, entries, jobs = plan("sota", root, tmp_path / "out", backbones=given)
     assert len([job for job in jobs if job.kind == "features" and job.settings["dataset"] == "ucf_cc_50"]) == 2
@@ -103,12 +101,35 @@ def test_backbones_are_pre_trained_unless_a_file_is_given(root, tmp_path):
     _, _, jobs = plan("game", root, tmp_path / "out")
     assert kinds(jobs)[:2] == ["pretrain", "features"]
     assert str(jobs[0].output / "best.safetensors") in jobs[1].begin.arguments
-    file = tmp_path / "tuned.safetensors"
-    file.write_bytes(b"weights")
+    file = write_weights(tmp_path / "tuned.safetensors")
     planner, _, jobs = plan("game", root, tmp_path / "out", backbones={"bcnet": file})
     assert "pretrain" not in kinds(jobs)
     assert str(file) in jobs[0].begin.arguments
     assert any("tuned.safetensors" in note for note in planner.notes)
+
+
+def test_a_given_backbone_looks_at_photos_in_the_size_that_it_learnt_them_in(root, tmp_path):
+    make_shanghaitech(root, "B")
+    plain = write_weights(tmp_path / "plain.safetensors")
+    large = write_weights(tmp_path / "large.safetensors", scale=1.5)
+    given = {"bcnet:shanghaitech_a": large, "bcnet:shanghaitech_b": plain}
+    planner, entries, jobs = plan("cross", root, tmp_path / "out", backbones=given)
+    for job in jobs:
+        if job.kind == "features":
+            enlarged = str(large) in job.begin.arguments
+            assert (" --scale 1.5 " in " ".join(job.begin.arguments)) == enlarged
+            assert job.settings.get("scale") == (1.5 if enlarged else None)
+    assert any("large.safetensors, which looks at photos 1.5 times as large" in note for note in planner.notes)
+    assert sum(entry.reason is None for entry in entries) == 2
+
+
+def test_backbones_learn_and_look_in_the_precision_that_is_asked_for(root, tmp_path):
+    _, _, plain = plan("game", root, tmp_path / "out")
+    _, _, half = plan("game", root, tmp_path / "out", precision="bf16")
+    for job in half:
+        assert ("bf16" in job.begin.arguments) == (job.kind in ("pretrain", "features"))
+    assert not any("--precision" in job.begin.arguments for job in plain)
+    assert not {job.key for job in plain} & {job.key for job in half}
 
 
 def test_a_transfer_looks_at_the_second_data_set_with_the_eyes_of_the_first(root, tmp_path):
