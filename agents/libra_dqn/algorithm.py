@@ -24,6 +24,8 @@ from agents.libra_dqn.learner import Learner, LearnerSettings
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
+from libra_gym.network import NetworkSettings
+from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher
 
 Loss: TypeAlias = Literal["l1", "huber", "mse"]
@@ -225,6 +227,17 @@ class LibraDQN(DQN):
             quantile=self.quantile,
         )
 
+    def start_from(self, counter: Weigher) -> None:
+        """Begin with the network of a finished counter, and with how that one standardises features.
+
+        Its backbone may be another, so that a scale can follow a backbone that has learnt on; and since the appendix's
+        intervals are the same for all data sets, so can the data set.
+        """
+        if self.learner is None:
+            raise LibraError("Only an agent on the scales of agents.make_vec_env(...) can start from a counter.")
+        check_start(counter, self.learner.online.settings, self.learner.task)
+        self.learner.start_from(counter.network)
+
     def weigher(self, about: Mapping[str, Any] | None = None) -> Weigher:
         """The agent as a counter that needs no SB3; its network is the agent's own (or its average), not a copy."""
         if self.learner is None:
@@ -334,6 +347,16 @@ class LibraDQN(DQN):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "learner"]
+
+
+def check_start(counter: Weigher, network: NetworkSettings, task: WeighingTask) -> None:
+    """Refuse a counter that an agent with this network and task cannot start from, by the first thing that differs."""
+    given, needed = counter.network.settings.to_dict(), network.to_dict()
+    pairs = {name: (given[name], needed[name]) for name in needed if name not in ("init_std", "dropout")}
+    pairs |= {"pool": (list(counter.task.pool), list(task.pool)), "tick": (counter.task.tick, task.tick)}
+    for name, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            raise LibraError(f"The counter to start from has {name} {theirs}, but this agent has {ours}.")
 
 
 class _NoBuffer:

@@ -125,6 +125,12 @@ class Learner:
             if network is not None:
                 network.normalise(features)
 
+    def start_from(self, network: ScaleNetwork) -> None:
+        """Take over the weights of a finished network, and how it standardises its input."""
+        for own in (self.online, self.target, self.averaged):
+            if own is not None:
+                own.load_state_dict(network.state_dict())
+
     # ----------------------------------------------------------------------------------------------------- the loop
 
     def learn_block(self) -> BlockReport:

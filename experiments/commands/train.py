@@ -29,6 +29,10 @@ def train(
             help="Learn from this bank too (--split, or 'train' where it has none of that name); can be repeated."
         ),
     ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(help="Start from the scale of a finished run or model, or of dense or street, not from chance."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The directory of the run; it must not exist yet.")] = None,
     algo: Annotated[
         str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}, or your own as package.module:Class.")
@@ -84,6 +88,7 @@ def train(
             sb3_zip=sb3_zip,
             wandb=wandb,
             also=also or (),
+            init=init,
         )
     with run.held():
         run.begin(config, command_line())

@@ -16,8 +16,10 @@ import torch
 from agents.registry import Algorithm, find_algorithm
 from libra_gym.bank import FeatureBank, bank_names, load_bank
 from libra_gym.errors import LibraError
+from libra_gym.models import RELEASED
 from libra_gym.network import NetworkSettings
 from libra_gym.quantizer import Quantizer
+from libra_gym.task import WeighingTask
 
 
 def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
@@ -69,6 +71,8 @@ class RunConfig:
     """The id of the W&B run."""
     also: tuple[str, ...] = ()
     """More banks, by name or absolute path, whose training images are learnt from too."""
+    init: str | None = None
+    """The finished counter that an agent starts from: a released name, or an absolute path."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -111,9 +115,12 @@ def plan(
     sb3_zip: bool = False,
     wandb: bool = False,
     also: Sequence[str] = (),
+    init: str | None = None,
 ) -> RunConfig:
     """Resolve a run: preset and changes to settings, bank to fingerprint and quantizer, environment to task."""
     algorithm = find_algorithm(algo)
+    if init is not None and algorithm.kind != "libra":
+        raise LibraError(f"{algo!r} cannot start from a finished counter; leave --init out, or take libra_dqn.")
     settings = algorithm.preset(preset, changes)
     opened = load_bank(bank)
     more = _training_parts(also, train_split)
@@ -139,15 +146,30 @@ def plan(
         num_envs=num_envs,
         env=env,
         settings=settings,
-        about=_about(opened, more),
+        about=_about(opened, more) | ({} if init is None else {"init": Path(init).name}),
         checkpoint_minutes=checkpoint_minutes,
         sb3_zip=sb3_zip,
         wandb=secrets.token_hex(4) if wandb else None,
         also=tuple(_place(name) for name in also),
+        init=init if init is None or init in RELEASED else str(Path(init).resolve()),
     )
+    if init is not None:
+        _check_init(config, training.channels)
     if not isinstance(config.epochs, int) or config.epochs < 1:
         raise LibraError(f"epochs is {config.epochs}, but a run needs at least 1.")
     return config
+
+
+def _check_init(config: RunConfig, channels: int) -> None:
+    """Refuse a counter that the agent cannot start from."""
+    from agents.libra_dqn.algorithm import check_start
+    from experiments.runs.counter import open_weigher
+
+    assert config.init is not None
+    assert config.task is not None
+    task = WeighingTask.from_dict(config.task)
+    network = NetworkSettings(channels, task.max_steps, task.num_actions, **config.settings["policy_kwargs"]["network"])
+    check_start(open_weigher(config.init), network, task)
 
 
 def _place(bank: str) -> str:

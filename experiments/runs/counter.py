@@ -59,6 +59,14 @@ def open_counter(path: str | Path, which: str = "best") -> Counter:
     return Weigher.load(path) if header is None else HeadCounter(Head.load(path), header["about"])
 
 
+def open_weigher(model: str | Path) -> Weigher:
+    """The scale of a run, of a model file or of a released model."""
+    counter, _ = open_joined(model)
+    if not isinstance(counter, Weigher):
+        raise LibraError(f"{str(model)!r} holds no scale; give a run or a model of libra_dqn, bc or dagger.")
+    return counter
+
+
 class HeadCounter:
     """A one-step head."""
 

@@ -23,6 +23,7 @@ from agents.libra_dqn import Learner, LibraDQN
 from agents.registry import with_references
 from experiments.runs.checkpoint import Checkpoint
 from experiments.runs.config import RunConfig
+from experiments.runs.counter import open_weigher
 from experiments.runs.directory import RunDirectory, replacing
 from experiments.runs.display import Display
 from experiments.tracking import EPOCH, SECONDS, TRANSITIONS, WandbWriter, make_logger
@@ -261,6 +262,9 @@ def _build(run: RunDirectory, config: RunConfig, training: FeatureBank, checkpoi
         model = cls(algorithm.policy, env, seed=config.seed, device=config.device, **settings)
     except TypeError as error:
         raise LibraError(f"{config.algo!r} cannot be made with these settings ({error}).") from error
+    if config.init is not None and checkpoint is None:
+        assert isinstance(model, LibraDQN)
+        model.start_from(open_weigher(config.init))
     return model
 
 

@@ -127,6 +127,9 @@ def test_a_setting_is_read_as_it_is_meant():
         (("--algo", "no.such:Thing"), "cannot be imported"),
         (("--split", "all"), "no split 'all'"),
         (("--device", "abacus"), "no device 'abacus'"),
+        (("--init", "nowhere"), "nowhere"),
+        (("--init", "dense"), "has channels 512, but this agent has 16"),
+        (("--init", "dense", "--algo", "ppo"), "'ppo' cannot start from a finished counter"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_written(bank, tmp_path, arguments, said):

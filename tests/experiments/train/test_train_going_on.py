@@ -212,3 +212,38 @@ def test_the_callback_works_by_itself(tmp_path):
     assert PPO.load(tmp_path / "best.zip", device="cpu").num_timesteps > 0
     with pytest.raises(LibraError, match="knows no epochs"):
         stock.learn(8, EvaluationCallback(validation))
+
+
+def test_a_run_starts_from_a_finished_one(bank, whole, tmp_path):
+    """Before it has learnt anything it counts like that one, whatever its own intervals and seed; then it goes on."""
+    run = tmp_path / "run"
+    still = {**SMALL, "learning_rate": 0.0}
+    libra(*begin(bank, run, "--init", str(whole / "last.safetensors"), "--seed", "1", epochs=1, changes=still))
+    assert same_weights(run / "last.safetensors", whole / "last.safetensors")
+    config = RunConfig.load(run / "config.json")
+    assert config.about["init"] == "last.safetensors"
+    moved = tmp_path / "moved"
+    libra(*begin(bank, moved, "--init", str(whole), "--split", "train:1/2", epochs=1))
+    assert not same_weights(moved / "last.safetensors", whole / "last.safetensors")
+    libra("train", "--resume", moved, "--epochs", "2")
+    assert len(progress(moved)) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"policy_kwargs.network.hidden": "[8]"}, r"hidden \[16\], but this agent has \[8\]"),
+        ({"env.max_steps": 6}, "steps 8, but this agent has 6"),
+        ({"env.env_id": "LibraWeighingContinuous-v0"}, "pool|actions"),
+    ],
+)
+def test_a_run_starts_only_from_what_it_could_become(bank, whole, tmp_path, changes, said):
+    with pytest.raises(LibraError, match=said):
+        libra(*begin(bank, tmp_path / "run", "--init", str(whole), changes={**SMALL, **changes}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_head_is_nothing_to_start_from(bank, tmp_path):
+    libra(*begin(bank, tmp_path / "head", "--algo", "head_classification", epochs=1, changes={"batch_size": 64}))
+    with pytest.raises(LibraError, match="holds no scale"):
+        libra(*begin(bank, tmp_path / "run", "--init", str(tmp_path / "head")))
