@@ -96,7 +96,7 @@ def evaluate_bank(counter: Counter, bank: FeatureBank, readout: str = "mean") ->
 def check_features(about: dict[str, Any], bank: FeatureBank) -> None:
     """Refuse a bank whose features are of other weights than those that a model was trained on."""
     trained, given = about.get("weights"), bank.meta.get("weights")
-    if trained is not None and given is not None and trained != given:
+    if trained is not None and given is not None and given not in (trained, about.get("stored_weights")):
         raise LibraError(
             f"Bank {bank.name!r} holds features of the weights {given[:12]}…, but the model was trained on those of "
             f"{trained[:12]}…; make a bank with the model's own weights."

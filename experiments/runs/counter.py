@@ -41,6 +41,8 @@ def open_joined(model: str | Path) -> tuple[Counter, Backbone | None]:
     if not (str(model) in RELEASED and not path.exists()) and _header(path, JOINED_FORMAT) is None:
         return open_counter(path), None
     joined = PhotoCounter.load(model)
+    # Stored in half precision, the backbone is another one than that which the scale was trained on, by a rounding.
+    joined.weigher.about["stored_weights"] = joined.backbone.weights_hash
     return joined.weigher, joined.backbone
 
 

@@ -261,6 +261,13 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
     with pytest.raises(LibraError, match="leave --weights out"):
         libra("evaluate", joined, *data, "--split", "test", "--weights", weights)
 
+    half, seen = tmp_path / "half.safetensors", tmp_path / "seen"  # its backbone is rounded, and yet its own
+    PhotoCounter(backbone, Weigher.load(run / "best.safetensors")).save(half, "float16")
+    libra("features", *data, "--split", "test", *own[:2], "--weights", half, "--workers", 0, "--out", seen)
+    libra("evaluate", half, "--bank", seen, "--split", "test")
+    with pytest.raises(LibraError, match="make a bank with the model's own weights"):
+        libra("evaluate", run, "--bank", seen, "--split", "test")
+
     with pytest.raises(LibraError, match="give --weights"):
         libra("evaluate", run, *data, "--split", "test")
     other = {key: value + 1 for key, value in load_file(weights).items()}
