@@ -114,7 +114,9 @@ class Head(nn.Module):
 
     def save(self, path: str | Path, about: dict[str, Any] | None = None) -> None:
         """Write the head as one safetensors file."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
+
+        from libra_gym.features.storage import write_whole
 
         header = {
             "settings": asdict(self.settings),
@@ -122,7 +124,7 @@ class Head(nn.Module):
             "quantizer": self.quantizer.to_dict(),
             "about": about or {},
         }
-        save_file(dict(self.state_dict()), str(path), metadata={FORMAT: json.dumps(header)})
+        write_whole(Path(path), save(dict(self.state_dict()), metadata={FORMAT: json.dumps(header)}))
 
     @classmethod
     def load(cls, path: str | Path) -> Head:
@@ -133,7 +135,7 @@ class Head(nn.Module):
             with safe_open(str(path), framework="pt") as file:
                 header = json.loads((file.metadata() or {}).get(FORMAT, "null"))
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, json.JSONDecodeError) as error:
             raise LibraError(f"{str(path)!r} is not a readable safetensors file ({error}).") from None
         if header is None:
             raise LibraError(f"{str(path)!r} is a safetensors file, but not a libra-gym head.")

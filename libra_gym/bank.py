@@ -304,7 +304,9 @@ class FeatureBank:
 
         `compress` keeps one byte per feature: a channel's range is cut in 255 equal steps.
         """
-        from safetensors.torch import save_file
+        from safetensors.torch import save
+
+        from libra_gym.features.storage import write_whole
 
         features = self.features.to("cpu").contiguous()
         tensors: dict[str, Tensor] = {"counts": self.counts.cpu().contiguous()}
@@ -323,7 +325,7 @@ class FeatureBank:
             "quantizer": self.quantizer.to_dict(),
             "meta": self.meta,
         }
-        save_file(tensors, str(path), metadata={"libra_gym.bank": json.dumps(about)})
+        write_whole(Path(path), save(tensors, metadata={"libra_gym.bank": json.dumps(about)}))
 
     @classmethod
     def load(cls, path: str | Path) -> FeatureBank:
@@ -336,7 +338,7 @@ class FeatureBank:
             with safe_open(str(path), framework="pt") as file:
                 about = json.loads((file.metadata() or {}).get("libra_gym.bank", "null"))
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, json.JSONDecodeError) as error:
             raise LibraError(f"{str(path)!r} is not a readable safetensors file ({error}).") from None
         if about is None or not {"features", "counts"} <= tensors.keys():
             raise LibraError(f"{str(path)!r} is a safetensors file, but not a libra-gym bank.")

@@ -127,7 +127,7 @@ class Counter:
     def _people(self, value: Tensor) -> npt.NDArray[np.float32]:
         quantizer = self.weigher.quantizer
         people = value * self.weigher.task.tick if quantizer is None else quantizer.dequantize(value)
-        return np.asarray(people.numpy(), np.float32)
+        return np.asarray(people.cpu().numpy(), np.float32)
 
     # ------------------------------------------------------------------------------------------------------- one file
 

@@ -103,6 +103,7 @@ def tiled_features(backbone: Backbone, pixels: Pixels, tile_pixels: int = TILE_P
     """
     height, width = pixels.shape[:2]
     rows, cols = -(-height // STRIDE), -(-width // STRIDE)
+    device = next(backbone.parameters()).device
     finite = reach(backbone)
     if finite is None:
         if height * width > UNTILED_PIXELS:
@@ -113,8 +114,17 @@ def tiled_features(backbone: Backbone, pixels: Pixels, tile_pixels: int = TILE_P
         finite, tile_pixels = 0, rows * cols * STRIDE**2
     for tile in tiles(rows, cols, -(-finite // STRIDE), tile_pixels // STRIDE**2):
         window = pixels[_in_pixels(tile.seen_rows), _in_pixels(tile.seen_cols)]
-        features = backbone(preprocess(window)[None])[0]
+        features = backbone(preprocess(torch.as_tensor(window).to(device))[None])[0]
         yield tile, features[:, tile.kept[0], tile.kept[1]]
+
+
+def whole_features(backbone: Backbone, pixels: Pixels) -> Tensor:
+    """The features of a photo `(channels, rows, cols)`, on the CPU, looked at tile by tile."""
+    rows, cols = (-(-side // STRIDE) for side in pixels.shape[:2])
+    whole = torch.empty(backbone.channels, rows, cols)
+    for tile, features in tiled_features(backbone, pixels):
+        whole[:, tile.rows, tile.cols] = features.float().cpu()
+    return whole
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:

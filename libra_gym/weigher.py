@@ -136,10 +136,12 @@ class Weigher:
 
     def save(self, path: str | Path) -> None:
         """Write the model as one safetensors file."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
+
+        from libra_gym.features.storage import write_whole
 
         tensors = {name: value.contiguous() for name, value in self.network.state_dict().items()}
-        save_file(tensors, str(path), metadata={FORMAT: json.dumps(self.header())})
+        write_whole(Path(path), save(tensors, metadata={FORMAT: json.dumps(self.header())}))
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Weigher:
@@ -152,7 +154,7 @@ class Weigher:
             with safe_open(str(path), framework="pt", device=str(device)) as file:
                 header = json.loads((file.metadata() or {}).get(FORMAT, "null"))
                 tensors = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, json.JSONDecodeError) as error:
             raise LibraError(f"{str(path)!r} is not a readable safetensors file ({error}).") from None
         if header is None:
             raise LibraError(f"{str(path)!r} is a safetensors file, but not a libra-gym model.")

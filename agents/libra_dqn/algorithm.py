@@ -7,6 +7,7 @@ with discrete actions it is SB3's DQN with the paper's L1 loss.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -24,7 +25,7 @@ from agents.libra_dqn.learner import Learner, LearnerSettings
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
-from libra_gym.network import NetworkSettings
+from libra_gym.network import NetworkSettings, ScaleNetwork
 from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher
 
@@ -141,6 +142,7 @@ class LibraDQN(DQN):
         if final_learning_rate is not None and isinstance(learning_rate, float):
             learning_rate = LinearSchedule(learning_rate, final_learning_rate, 1.0)
         self.learner: Learner | None = None
+        self.epochs_done = 0
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None is what SB3's own load() passes
@@ -178,17 +180,20 @@ class LibraDQN(DQN):
         super()._setup_model()
         if self.replay_buffer is _NO_BUFFER:
             self.replay_buffer = None
+        if self.average > 0 and isinstance(self.q_net.q_net, ScaleNetwork):
+            # A part of the policy, and so of what SB3 saves.
+            self.policy.add_module("average", copy.deepcopy(self.q_net.q_net).requires_grad_(False).eval())
         if weighing:
             self._attach()
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """Go on with another environment; a learner goes on with the new bank."""
+        """Go on with another environment: with its bank, and with the epoch, ε and updates of before."""
         super().set_env(env, force_reset)
         if isinstance(self.env, WeighingVecEnv):
             self._attach()
 
     def _attach(self) -> None:
-        """Make a learner for the environment's bank, which goes on from the old one's progress."""
+        """Make a learner for the environment's bank; epoch, ε and updates go on, and an epoch that was begun anew."""
         assert isinstance(self.env, WeighingVecEnv)
         if self.calibrate and self.env.task.tick != 1.0:
             raise LibraError("calibrate is true, but real-valued counts have no look-up table; leave it out.")
@@ -198,11 +203,13 @@ class LibraDQN(DQN):
             self.env.task,
             self.q_net.q_net,  # type: ignore[arg-type]
             self.q_net_target.q_net,  # type: ignore[arg-type]
+            getattr(self.policy, "average", None),
             self.policy.optimizer,
             LOSSES[self.loss],
             self._learner_settings(self.env.num_envs),
             seed=self.seed,
         )
+        self.learner.epoch, self.learner.updates = self.epochs_done, self._n_updates
         if fresh and self.normalise:
             self.learner.normalise()
 
@@ -313,7 +320,7 @@ class LibraDQN(DQN):
         report = learner.learn_block()
         self.policy.set_training_mode(False)
         self.num_timesteps += report.transitions
-        self._n_updates = learner.updates
+        self._n_updates, self.epochs_done = learner.updates, learner.epoch
         callback.update_locals(locals())
         go_on = callback.on_step()
         if report.epoch_done:

@@ -6,7 +6,6 @@ go to the replay, and the updates that they pay for follow.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,6 +75,7 @@ class Learner:
         task: WeighingTask,
         online: ScaleNetwork,
         target: ScaleNetwork,
+        averaged: ScaleNetwork | None,
         optimizer: torch.optim.Optimizer,
         loss: LossFunction,
         settings: LearnerSettings,
@@ -86,9 +86,8 @@ class Learner:
         self.task = task
         self.rules = TaskTables(task, self.device) if task.tick == 1.0 else task
         self.truth = self.bank.intervals if task.tick == 1.0 else self.bank.counts.double() / task.tick
-        self.online, self.target, self.optimizer, self.loss = online, target, optimizer, loss
-        self.settings = settings
-        self.averaged = copy.deepcopy(online).requires_grad_(False).eval() if settings.average > 0 else None
+        self.online, self.target, self.averaged = online, target, averaged
+        self.optimizer, self.loss, self.settings = optimizer, loss, settings
         self.replay = IndexReplay(settings.buffer_size, task.max_steps, self.device)
         self.seed = torch.seed() % 2**32 if seed is None else seed
         self.generator = torch.Generator(self.device).manual_seed(self.seed)

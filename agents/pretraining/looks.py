@@ -14,7 +14,7 @@ from agents.pretraining.settings import STRIDE, PretrainSettings
 from libra_gym.backbones import preprocess
 from libra_gym.counts import HeadDensity, Kernel, Points, Size
 from libra_gym.datasets import CrowdDataset, Photo
-from libra_gym.datasets.views import View, full
+from libra_gym.datasets.views import View, full, natural_scale
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,20 @@ class Scene:
     density: HeadDensity
     points: Points
 
+    @property
+    def version(self) -> str:
+        """Tells this very file from others of the same name, and from what it was before it was changed."""
+        path = self.photo.path.resolve()
+        try:
+            about = path.stat()
+        except OSError:  # a scene that is drawn when it is asked for, always the same
+            return ""
+        return f"{path}|{about.st_size}|{about.st_mtime_ns}"
+
+    def whole(self, scale: float, *, mirror: bool = False) -> View:
+        """The photo so many times as large as its data set has it, which for UCF-QNRF is less than it is."""
+        return full(self.size, scale=scale * natural_scale(self.dataset, self.size), mirror=mirror)
+
     @classmethod
     def read(cls, photo: Photo, dataset: str, split: str, kernel: Kernel) -> Scene:
         """Read size and dots; the pixels are looked at once and let go."""
@@ -72,15 +86,15 @@ class Scene:
         return [cls.read(photo, dataset.name, split, kernel) for photo in dataset.photos(split)]
 
 
-def make_look(size: Size, settings: PretrainSettings, number: int, rng: np.random.Generator) -> Look:
+def make_look(scene: Scene, settings: PretrainSettings, number: int, rng: np.random.Generator) -> Look:
     """Look number `number` at a photo: the first is the photo at the settings' scale, every second one is mirrored."""
     if number == 0:
-        return Look(full(size, scale=settings.scale))
+        return Look(scene.whole(settings.scale))
     low, high = settings.scales
     scale = settings.scale * float(np.exp(rng.uniform(np.log(low), np.log(high))))
     brightness, contrast = rng.uniform(-settings.colours, settings.colours, 2)
     grey = bool(rng.random() < settings.grey)
-    return Look(full(size, scale=scale, mirror=number % 2 == 1), float(brightness), 1.0 + float(contrast), grey)
+    return Look(scene.whole(scale, mirror=number % 2 == 1), float(brightness), 1.0 + float(contrast), grey)
 
 
 @dataclass(frozen=True)

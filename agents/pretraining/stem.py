@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from agents.pretraining.looks import Crop, Look, Scene, padded_pixels, padded_size
 from libra_gym.counts import Size
 from libra_gym.errors import LibraError
-from libra_gym.features.storage import write_whole
+from libra_gym.features.storage import remove_leftovers, write_whole
 
 Where: TypeAlias = Literal["disk", "ram", "none"]
 
 _MAP = "map"
+_ABANDONED = 86400.0  # seconds after which a half-written map is not another run's work in progress
 
 
 class StemCache:
@@ -35,13 +36,21 @@ class StemCache:
         directory: of the files, for `disk`; several runs may share it.
         limit: bytes that may be stored.
         origin: distinguishes the stem's weights.
+        device: where the stem is; an empty one does not say.
     """
 
     def __init__(
-        self, stem: nn.Module, stride: int, where: Where, directory: Path | None, limit: float, origin: str
+        self,
+        stem: nn.Module,
+        stride: int,
+        where: Where,
+        directory: Path | None,
+        limit: float,
+        origin: str,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.stem, self.stride, self.where, self.limit = stem, stride, where, limit
-        self.device = next((tensor.device for tensor in stem.state_dict().values()), torch.device("cpu"))
+        self.device = torch.device(device)
         self.stored = 0
         self._ram: dict[str, Tensor] = {}
         self._directory: Path | None = None
@@ -55,7 +64,12 @@ class StemCache:
                 raise LibraError(
                     f"{directory} cannot be written to ({error.strerror}); give another --cache-dir"
                 ) from None
+            remove_leftovers(self._directory, older=_ABANDONED)
             self.stored = sum(file.stat().st_size for file in self._directory.glob("*.safetensors"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For processes that read photos: they have no use for the stem, which may be on a GPU."""
+        return {**self.__dict__, "stem": None, "_ram": {}}
 
     def crop(self, scene: Scene, look: Look, crop: Crop) -> Tensor:
         """The crop's part of the look's map, `float32 (channels, side / stride, side / stride)`."""
@@ -64,7 +78,7 @@ class StemCache:
         if (found := self._find(key, (top, left, side))) is not None:
             return found.float()
         if not self._room(padded_size(look.view.size, crop.side)):
-            return self.run(crop.pixels(look, scene.photo.image())[None])[0].float()
+            return self.run(crop.pixels(look, scene.photo.image())[None])[0].float().cpu()  # as those that are kept
         image = padded_pixels(look, scene.photo.image(), crop.side)
         whole = self._keep(key, self.run(image[None])[0])
         return whole[:, top : top + side, left : left + side].float()
@@ -87,7 +101,7 @@ class StemCache:
         return self.stem(images).contiguous()
 
     def _key(self, scene: Scene, look: Look, least: int) -> str:
-        name = f"{scene.dataset}|{scene.photo.name}|{scene.size}|{look.key}|{least}"
+        name = f"{scene.dataset}|{scene.photo.name}|{scene.version}|{scene.size}|{look.key}|{least}"
         return hashlib.sha256(name.encode()).hexdigest()[:24]
 
     def _room(self, size: Size) -> bool:

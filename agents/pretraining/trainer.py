@@ -28,7 +28,7 @@ from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counter import Counter
 from libra_gym.counts import KERNELS
 from libra_gym.datasets import CrowdDataset
-from libra_gym.datasets.views import View, full
+from libra_gym.datasets.views import View
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
@@ -67,7 +67,7 @@ class CropDataset(Dataset[Item]):
         cached = self.cache.where != "none"
         chosen = int(rng.integers(settings.views))
         look_rng = np.random.default_rng((self.seed, number, chosen)) if cached else rng
-        look = make_look(scene.size, settings, chosen, look_rng)
+        look = make_look(scene, settings, chosen, look_rng)
         crop = self._draw(scene, look, rng)
         counts, valid = crop.counts(look, scene.density)
         if cached:
@@ -148,6 +148,7 @@ class Pretrainer:
             cache_directory,
             cache_bytes,
             hash_weights(stem),
+            self.accelerator.device,
         )
         self.crops = CropDataset(self.training, settings, self.cache, seed)
         self.counter = PatchCounter(trunk, head)
@@ -269,8 +270,13 @@ class Pretrainer:
         device = self.accelerator.device
         counts: dict[Readout, list[Tensor]] = {readout: [] for readout in counter.head.readouts}
         for scene in self.validation:
+            look = Look(self._view(scene))
+            if self.cache.where != "none":  # in single precision, whatever this run's is: other runs may share the map
+                seen = self.cache.whole(scene, look)
             with self.accelerator.autocast():
-                out = counter(self.cache.whole(scene, Look(self._view(scene)))[None].to(device)).float()
+                if self.cache.where == "none":
+                    seen = self.cache.whole(scene, look)
+                out = counter(seen[None].to(device)).float()
             for readout, parts in counts.items():
                 parts.append(counter.head.read(out, readout).flatten().cpu())
         bank = self._validation_bank()
@@ -278,7 +284,7 @@ class Pretrainer:
 
     def _view(self, scene: Scene) -> View:
         """The whole photo in the size in which it is counted."""
-        return full(scene.size, scale=self.settings.scale)
+        return scene.whole(self.settings.scale)
 
     def _validation_bank(self) -> FeatureBank:
         """The validation photos' truth; features have no place in it."""
@@ -300,8 +306,10 @@ class Pretrainer:
         tensors |= {f"optimizer.{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
         if self.averaged is not None:
             tensors |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
-        begun = {"batch": self.batch, "total": float(self._total)}
-        return tensors, {"epoch": self.epoch, "updates": self.updates, **begun}
+        numbers = {"epoch": self.epoch, "updates": self.updates, "batch": self.batch, "total": float(self._total)}
+        if self.accelerator.scaler is not None:  # of fp16's gradients
+            numbers["scaler"] = self.accelerator.scaler.state_dict()
+        return tensors, numbers
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
@@ -310,6 +318,8 @@ class Pretrainer:
         if self.averaged is not None:
             self.averaged.load_state_dict(under("averaged.", tensors))
         self.epoch, self.updates = numbers["epoch"], numbers["updates"]
+        if self.accelerator.scaler is not None and "scaler" in numbers:
+            self.accelerator.scaler.load_state_dict(numbers["scaler"])
         batch = numbers.get("batch", 0)
         if batch and self.accelerator.num_processes > 1:
             raise LibraError("One process was within an epoch when it stopped; finish that epoch with one process.")

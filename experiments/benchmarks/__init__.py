@@ -6,7 +6,6 @@ ratios of things measured side by side in one run.
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -43,4 +42,6 @@ def peak_mb() -> float:
     if sys.platform == "linux":  # where the usage of resources begins with the parent's peak
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
+    import resource  # Windows has none
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

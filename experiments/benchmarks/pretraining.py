@@ -51,21 +51,21 @@ def _epochs(where: Where, dataset: CrowdDataset, weights: Path | None) -> dict[s
 
 
 class _Few(CrowdDataset):
-    """The first training photos of a data set, which are judged by too, though nothing judges here."""
+    """The first training photos of a data set, and one more, since a training wants one to be judged by."""
 
     def __init__(self, dataset: CrowdDataset) -> None:
         self.name, self.splits = dataset.name, ("train", "validation")
-        self._few = dataset.photos("train")[:PHOTOS]
+        self._few = dataset.photos("train")[: PHOTOS + 1]
 
     def _photos(self, split: str) -> list[Photo]:
-        return self._few if split == "train" else self._few[:1]
+        return self._few[:PHOTOS] if split == "train" else self._few[PHOTOS:]
 
 
 def _crowd(root: Path) -> CrowdDataset:
     """A folder of noise of ShanghaiTech A's usual size, with dots."""
     root.mkdir()
     rng = np.random.default_rng(0)
-    for index in range(PHOTOS + 1):
+    for index in range(2 * PHOTOS):  # some are held out by the folder itself
         cv2.imwrite(str(root / f"{index}.jpg"), rng.integers(0, 256, (704, 1024, 3), np.uint8))
         np.savetxt(root / f"{index}.csv", rng.uniform(0, [1024, 704], (300, 2)), delimiter=",", fmt="%.2f")
     return open_dataset("folder", root)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.runs import RunDirectory, plan, train
+from experiments.runs import RunConfig, RunDirectory, plan, train
 from experiments.runs.pictures import draw
 from libra_gym.bank import load_bank
 from libra_gym.datasets.synthetic import redraw
@@ -30,10 +30,13 @@ def demo(
     console = Console()
     console.print("[bold]1. Training[/bold] LibraNet on synthetic scenes with real VGG16 features")
     run = RunDirectory(out / "run")
-    shutil.rmtree(run.path, ignore_errors=True)
     config = plan("demo", preset="demo", seed=seed, epochs=epochs)
-    run.begin(config, ["libra", "demo"])
-    trained = train(run, config, console)
+    if run.config_path.exists() and RunConfig.load(run.config_path).preset == config.preset:
+        shutil.rmtree(run.path)  # that of the demo before
+    run.check_free()
+    with run.held():
+        run.begin(config, ["libra", "demo"])
+        trained = train(run, config, console)
     if not trained.finished:
         raise typer.Exit(1)
 

@@ -129,7 +129,7 @@ def evaluate_photos(
     from libra_gym.features import build_features, open_features
 
     photos = open_dataset(dataset, root)
-    with TemporaryDirectory() as cache:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as cache:  # Windows removes no file that a bank is mapped from
         about = counter.about
         build_features(photos, split, backbone, cache, kernel=model_kernel(about), scale=model_scale(about), workers=0)
         bank = replace(open_features(cache), name=f"{dataset} {split}")

@@ -62,7 +62,7 @@ def show(
         raise LibraError("`libra show` needs either --image with a photo, or --bank and --name.")
     counter, backbone = open_joined(model)
     if image is not None:
-        eye = backbone or model_backbone(counter.about, weights, device)
+        eye = (backbone or model_backbone(counter.about, weights)).to(device)
         scene = photo_scene(image, points, eye, model_kernel(counter.about), model_scale(counter.about))
     else:
         assert bank is not None

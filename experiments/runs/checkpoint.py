@@ -46,7 +46,8 @@ class Checkpoint:
         try:
             with safe_open(path, framework="pt") as file:
                 header = (file.metadata() or {})[FORMAT]
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+                # Copies: Windows replaces no file that tensors are mapped from.
+                tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 (not a mapping)
         except (SafetensorError, OSError, KeyError) as error:
             raise LibraError(
                 f"The checkpoint {str(path)!r} cannot be read ({error}); start the training anew."

@@ -135,7 +135,7 @@ def plan(
         algo=algo,
         preset=preset,
         seed=seed,
-        device=str(_device(device)),
+        device=str(check_device(device)),
         epochs=asked if epochs is None else epochs,
         bank=_place(bank),
         fingerprint=_fingerprints(opened, more),
@@ -255,7 +255,8 @@ def _with_network(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**policy_kwargs, "network": {key: value for key, value in network.items() if key not in sizes}}
 
 
-def _device(name: str) -> torch.device:
+def check_device(name: str) -> torch.device:
+    """The device of this name, if it is there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -108,5 +108,5 @@ def _header(path: Path, format: str) -> dict[str, Any] | None:
         with safe_open(path, framework="pt") as file:
             header: dict[str, Any] | None = json.loads((file.metadata() or {}).get(format, "null"))
             return header
-    except (SafetensorError, OSError):
+    except (SafetensorError, OSError, json.JSONDecodeError):
         return None

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from subprocess import list2cmdline
 from typing import Any, Protocol
 
 from libra_gym.errors import LibraError
-from libra_gym.features.storage import LOCK, locked, write_whole
+from libra_gym.features.storage import LOCK, locked, remove_leftovers, write_whole
 
 PACKAGES = ("libra-gym", "torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "safetensors")
 _PARTIAL = ".partial-"
@@ -61,7 +62,8 @@ class RunDirectory:
     @property
     def resume_command(self) -> str:
         """What to type to go on."""
-        return f"libra {self.command} --resume {shlex.quote(str(self.path))}"
+        path = str(self.path)
+        return f"libra {self.command} --resume {list2cmdline([path]) if os.name == 'nt' else shlex.quote(path)}"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -83,6 +85,8 @@ class RunDirectory:
         self.checkpoint_path.parent.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob(f"{_PARTIAL}*"):
             leftover.unlink()
+        for directory in (self.path, self.checkpoint_path.parent):
+            remove_leftovers(directory)
         write_whole(self.path / "versions.json", _json(versions()))
         with (self.path / "command.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(command) + "\n")
@@ -95,7 +99,7 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(_PARTIAL + path.name)
     try:
         yield partial
-        with partial.open("rb") as file:
+        with partial.open("r+b") as file:  # Windows flushes only what may be written
             os.fsync(file.fileno())
         partial.replace(path)
     finally:

@@ -82,7 +82,8 @@ def make_accelerator(device: str, accumulate: int, precision: str = "auto") -> A
     if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise LibraError(f"There is no device {device!r} on this machine; take auto or cpu.")
     if precision == "auto":
-        precision = "fp32" if cpu else ("bf16" if torch.cuda.is_bf16_supported() else "fp16")
+        # Older GPUs can do bf16 too, but only by emulation, which is slow.
+        precision = "fp32" if cpu else ("bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16")
     if precision == "fp16" and cpu:
         raise LibraError("A CPU has no training in fp16; take --precision bf16 or fp32.")
     mixed = "no" if precision == "fp32" else precision

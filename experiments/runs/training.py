@@ -22,7 +22,7 @@ from agents.heads import HeadSettings, HeadTrainer
 from agents.libra_dqn import Learner, LibraDQN
 from agents.registry import with_references
 from experiments.runs.checkpoint import Checkpoint
-from experiments.runs.config import RunConfig
+from experiments.runs.config import RunConfig, check_device
 from experiments.runs.counter import open_weigher
 from experiments.runs.directory import RunDirectory, replacing
 from experiments.runs.display import Display
@@ -77,6 +77,7 @@ class Interrupt:
 
 def train(run: RunDirectory, config: RunConfig, console: Console) -> Trained:
     """Train from the run's checkpoint, or from the beginning where there is none."""
+    check_device(config.device)  # a run may go on where there is no such device
     checkpoint = Checkpoint.load(run.checkpoint_path)
     last_epoch = 0 if checkpoint is None else checkpoint.numbers["epoch"]
     wandb = None if config.wandb is None else WandbWriter(config.wandb, run.path, config.to_dict())

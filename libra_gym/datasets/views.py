@@ -66,7 +66,9 @@ class View:
         x, y = np.asarray(points, np.float64).reshape(-1, 2).T
         x, y = x * (width / photo_size[1]) - self.x, y * (height / photo_size[0]) - self.y
         seen = (x >= 0) & (x < self.width) & (y >= 0) & (y < self.height)
-        return np.column_stack([self.width - x if self.mirror else x, y])[seen].astype(np.float32)
+        if self.mirror:  # what lies on the left border must not fall out on the right
+            x = np.minimum(self.width - x, np.nextafter(np.float32(self.width), np.float32(0)))
+        return np.column_stack([x, y])[seen].astype(np.float32)
 
     def edges(self, photo_size: Size, patch: int = PATCH) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Ascending edges of the patches' rows and columns in the photo's own pixels."""
@@ -128,6 +130,11 @@ def paper_crops(size: Size, seed: Seed = 0, *, scale: float = 1.0) -> list[View]
 def qnrf(size: Size) -> View:
     """The whole photo, made smaller where its shorter side has more than 2048 pixels."""
     return full(size, scale=min(1.0, QNRF_SIDE / min(size)))
+
+
+def natural_scale(dataset: str, size: Size) -> float:
+    """What a data set's photos are scaled by before anything else: the paper limits the size of UCF-QNRF's."""
+    return qnrf(size).scale if dataset == "ucf_qnrf" else 1.0
 
 
 def qnrf_crops(size: Size, seed: Seed = 0) -> list[View]:

@@ -96,6 +96,8 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
 
     def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
         """Take one action on every scale."""
+        if self._unseeded:
+            raise gym.error.ResetNeeded("No scale has a patch yet; call reset() before step().")
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and self._ended.any():
             return self._step_and_reload(actions)
         if self._ended.any():
@@ -154,6 +156,9 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
             seeds = list(seed)
             if len(seeds) != self.num_envs:
                 raise LibraError(f"There are {len(seeds)} seeds for {self.num_envs} environments; give one for each.")
+        if self._unseeded and None in seeds:  # as an environment by itself would
+            drawn = np.random.SeedSequence().generate_state(self.num_envs, np.uint64) >> np.uint64(1)
+            seeds = [int(new) if seed is None else seed for seed, new in zip(seeds, drawn, strict=True)]
         chosen = [(i, seed) for i, seed in enumerate(seeds) if which[i] and seed is not None]
         self.scales.order.seed([seed for _, seed in chosen], np.array([i for i, _ in chosen], dtype=np.intp))
         self._unseeded = False

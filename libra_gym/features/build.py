@@ -26,12 +26,13 @@ from torch.utils.data import DataLoader, Dataset
 from libra_gym.backbones import IMAGENET_MEAN, IMAGENET_STD, STRIDE, Backbone, preprocess
 from libra_gym.counts import DEFAULT_KERNEL, KERNELS, HeadDensity, Kernel, Points, Size
 from libra_gym.datasets import CrowdDataset, Photo
-from libra_gym.datasets.views import View, full, paper_crops, qnrf, qnrf_crops
+from libra_gym.datasets.views import View, full, natural_scale, paper_crops, qnrf_crops
 from libra_gym.errors import LibraError
 from libra_gym.features.manifest import MANIFEST, Manifest, PhotoRecord, Recipe, Shard, Skipped, check_same, remake
 from libra_gym.features.reading import map_shard, shard_fault, split_dots
-from libra_gym.features.storage import TEMPORARY, locked, sha256, write_whole
+from libra_gym.features.storage import locked, remove_leftovers, sha256, write_whole
 from libra_gym.splits import is_training
+from libra_gym.tiling import whole_features
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ Progress = Callable[[int, int], None]
 
 PHOTOS_PER_SHARD = 16
 BATCH_PIXELS = 1 << 19
+LARGE_PIXELS = 1 << 23
+"""A larger photo goes through the backbone in tiles: at about 0.6 kB a pixel it would need more than 5 GB."""
 """Views of one size go through the backbone together up to this many pixels; VGG16 needs about 0.6 kB for each."""
 PREPROCESSING = {
     "colour": "RGB / 255",
@@ -110,8 +113,7 @@ def build_features(
         photos_per_shard=PHOTOS_PER_SHARD,
     )
     with locked(out):
-        for leftover in out.glob(f"*{TEMPORARY}"):
-            leftover.unlink()
+        remove_leftovers(out)
         if rebuild:
             for old in (out / MANIFEST, *out.glob("shard-*.safetensors")):
                 old.unlink(missing_ok=True)
@@ -121,7 +123,7 @@ def build_features(
             check_same(manifest.recipe, recipe, out)
             _check_unchanged(manifest, [photo for photo, _ in photos], out)
         done = len(manifest.shards) * PHOTOS_PER_SHARD
-        loader = _loader(_Views(photos[done:], crops, mirror, scale, limited=dataset.name == "ucf_qnrf"), workers)
+        loader = _loader(_Views(photos[done:], crops, mirror, scale, dataset.name), workers)
         if progress is not None:
             progress(min(done, len(photos)), len(photos))
         while not manifest.complete:
@@ -201,15 +203,12 @@ class _Loaded:
 class _Views(Dataset[_Loaded | Skipped]):
     """Photos, read and cut into views when asked for: the part of the work that happens in other processes."""
 
-    def __init__(
-        self, photos: list[tuple[Photo, str]], crops: Crops, mirror: bool, scale: float, limited: bool
-    ) -> None:
+    def __init__(self, photos: list[tuple[Photo, str]], crops: Crops, mirror: bool, scale: float, dataset: str) -> None:
         self.photos = photos
         self.crops = crops
         self.mirror = mirror
         self.scale = scale
-        self.limited = limited
-        """Whether the paper limits the size of this data set's photos."""
+        self.dataset = dataset
 
     def __len__(self) -> int:
         return len(self.photos)
@@ -227,8 +226,8 @@ class _Views(Dataset[_Loaded | Skipped]):
 
     def _views(self, size: Size, training: bool, seed: int) -> list[View]:
         if training and self.crops == "paper":
-            return qnrf_crops(size, seed) if self.limited else paper_crops(size, seed)
-        whole = full(size, scale=self.scale * (qnrf(size).scale if self.limited else 1.0))
+            return qnrf_crops(size, seed) if self.dataset == "ucf_qnrf" else paper_crops(size, seed)
+        whole = full(size, scale=self.scale * natural_scale(self.dataset, size))
         return [whole, whole.mirrored()] if training and self.mirror else [whole]
 
 
@@ -280,8 +279,12 @@ class _Shard:
     def _extract(self, queue: list[tuple[int, Tensor]]) -> None:
         places, images = zip(*queue)
         queue.clear()
+        height, width = images[0].shape[:2]
         with torch.autocast(self.device.type, self.precision, enabled=self.precision is not torch.float32):
-            maps = self.backbone(preprocess(torch.stack(images).to(self.device)))  # (views, channels, r, c)
+            if height * width > LARGE_PIXELS:  # then it is alone in its queue
+                maps = whole_features(self.backbone, images[0].numpy())[None]
+            else:
+                maps = self.backbone(preprocess(torch.stack(images).to(self.device)))  # (views, channels, r, c)
         for place, features in zip(places, maps.flatten(2).mT.to(self.dtype).cpu()):
             self.features[place] = features
 

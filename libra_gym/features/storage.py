@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +29,8 @@ def sha256(path: Path) -> str:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Put `data` in the file `path`: after a crash or a full disk it holds what it held before, or all of `data`."""
-    temporary = path.with_name(path.name + TEMPORARY)
+    # A name of its own: two processes may write the same file, and each must move away what it has written itself.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -42,6 +45,14 @@ def write_whole(path: Path, data: bytes) -> None:
             f"{path} cannot be written ({error.strerror}); what is finished is kept, so make room and run the same "
             "command again, or give another --out"
         ) from error
+
+
+def remove_leftovers(directory: Path, older: float = 0.0) -> None:
+    """Remove what `write_whole` had not finished when it was killed, if it is so many seconds old."""
+    for leftover in directory.glob(f"*{TEMPORARY}"):
+        with suppress(OSError):  # another process may have finished it
+            if time.time() - leftover.stat().st_mtime >= older:
+                leftover.unlink()
 
 
 @contextmanager

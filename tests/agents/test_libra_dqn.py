@@ -343,6 +343,25 @@ def test_saving_and_loading(tmp_path):
     assert bare.num_timesteps >= 500
 
 
+def test_what_is_loaded_counts_like_what_was_saved_and_goes_on_from_there(tmp_path):
+    """By the average of the weights, which is what counts; and ε does not begin again at its start."""
+    model = agent(normalise=True, average=0.9)
+    model.learn_epochs(3)
+    bank = make_bank(seed=3)
+    expected = model.weigher().weigh(bank).actions
+    model.save(tmp_path / "model")
+    again = LibraDQN.load(tmp_path / "model", env=scales())
+    np.testing.assert_array_equal(again.weigher().weigh(bank).actions, expected)
+    assert (again.learner.epoch, again.learner.updates) == (3, model.learner.updates)
+    assert again.learner.epsilon == model.learner.epsilon < 1.0
+    again.learn_epochs(4, reset_num_timesteps=False)
+    assert again.learner.epoch == 4
+
+    model.set_env(scales(make_bank(seed=5)))
+    np.testing.assert_array_equal(model.weigher().weigh(bank).actions, expected)
+    assert (model.learner.epoch, model.learner.updates) == (3, model._n_updates)
+
+
 def test_loading_keeps_what_the_features_are_standardised_by(tmp_path):
     model = agent(normalise=True)
     model.save(tmp_path / "model")

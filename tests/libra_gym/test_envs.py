@@ -292,6 +292,25 @@ def test_seeds_may_be_given_one_by_one(small_bank):
     assert ours.tolist() == [WeighingEnv(small_bank).reset(seed=s)[1]["patch"] for s in (5, 1, 9)]
 
 
+def test_scales_without_a_seed_of_their_own_differ():
+    starts = [gym.make_vec(IDS[0], num_envs=4).reset(seed=[None] * 4)[1]["patch"].tolist() for _ in range(2)]
+    assert starts[0] != starts[1]
+    assert len(set(starts[0])) > 1
+    env = gym.make_vec(IDS[0], num_envs=3)
+    first = env.reset(seed=[7, None, None])[1]["patch"]
+    assert first[0] == gym.make(IDS[0]).reset(seed=7)[1]["patch"]
+    order = env.unwrapped.scales.order
+    before = [order.epoch]
+    env.reset(seed=[None] * 3)  # the second time, no seed means to go on
+    assert [order.epoch] == before
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_step_before_the_first_reset_is_refused(small_bank, mode):
+    with pytest.raises(gym.error.ResetNeeded):
+        WeighingVectorEnv(3, small_bank, autoreset_mode=mode).step(np.zeros(3, np.int64))
+
+
 def test_a_reset_mask_is_left_in_the_options(small_bank):
     env = WeighingVectorEnv(3, small_bank, autoreset_mode="Disabled")
     env.reset(seed=0)

@@ -126,3 +126,9 @@ def test_every_rule_sees_every_photo(rule: str, size: tuple[int, int]) -> None:
 def test_a_view_beyond_the_photo_is_refused() -> None:
     with pytest.raises(LibraError, match="301 × 203"):
         View(0, 0, 400, 100).patch_counts(crowd(), SIZE)
+
+
+def test_a_dot_on_the_left_border_is_in_the_mirrored_photo_too() -> None:
+    (x, y), *_ = full((64, 96), mirror=True).apply_points([[0.0, 5.0]], (64, 96))
+    assert 95 < x < 96
+    assert y == 5

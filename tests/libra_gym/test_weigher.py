@@ -10,7 +10,9 @@ import pytest
 import torch
 from banks import make_bank
 from safetensors import safe_open
+from safetensors.torch import save_file
 
+from libra_gym.bank import FeatureBank
 from libra_gym.errors import LibraError
 from libra_gym.network import NetworkSettings, ScaleNetwork
 from libra_gym.quantizer import Quantizer
@@ -148,3 +150,11 @@ def test_mismatches_are_named(small_bank):
 def test_a_network_needs_a_hidden_layer():
     with pytest.raises(LibraError, match="hidden"):
         NetworkSettings(hidden=())
+
+
+def test_a_file_whose_header_is_no_json_is_named(tmp_path):
+    file = tmp_path / "model.safetensors"
+    save_file({"x": torch.zeros(1)}, file, {"libra_gym.weigher": "{", "libra_gym.bank": "{"})
+    for kind in (Weigher, FeatureBank):
+        with pytest.raises(LibraError, match=r"model\.safetensors' is not a readable"):
+            kind.load(file)

@@ -1,5 +1,9 @@
 """Crops of looks with their counts, and the cache of the frozen layers' maps."""
 
+import os
+import pickle
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -20,7 +24,7 @@ class TestCrops:
     @pytest.mark.parametrize("number", range(4))
     def test_counts_are_those_of_the_same_place_in_the_photo(self, scene, number):
         """All crops of a grid that tiles the look hold all of its people, mirrored and scaled or not."""
-        look = make_look(scene.size, settings(scales=(0.7, 1.4)), number, np.random.default_rng(number))
+        look = make_look(scene, settings(scales=(0.7, 1.4)), number, np.random.default_rng(number))
         assert look.view.mirror == (number % 2 == 1)
         height, width = look.view.size
         total = 0.0
@@ -34,7 +38,7 @@ class TestCrops:
     @pytest.mark.parametrize("number", range(4))
     def test_pixels_are_those_of_the_same_place_in_the_look(self, scene, number):
         rng = np.random.default_rng(number)
-        look = make_look(scene.size, settings(scales=(0.7, 1.4), colours=0.2, grey=0.5), number, rng)
+        look = make_look(scene, settings(scales=(0.7, 1.4), colours=0.2, grey=0.5), number, rng)
         image = scene.photo.image()
         whole = padded_pixels(look, image, 64)
         for left, top in ((0, 0), (8, 16), (whole.shape[2] - 64, whole.shape[1] - 64)):
@@ -77,7 +81,7 @@ class TestCrops:
 
     def test_heads_are_where_the_counts_say(self, scene):
         """The darkest patches of a mirrored, scaled crop are those with people."""
-        look = make_look(scene.size, settings(scales=(1.2, 1.2)), 1, np.random.default_rng(0))
+        look = make_look(scene, settings(scales=(1.2, 1.2)), 1, np.random.default_rng(0))
         crop = Crop(8, 16, 64)
         counts, valid = crop.counts(look, scene.density)
         pixels = crop.pixels(look, scene.photo.image()).mean(0)
@@ -105,7 +109,7 @@ class TestCrops:
 
     def test_a_crop_is_cut_out_of_the_padded_look(self, scene):
         """And is itself padded where it reaches beyond the photo."""
-        look = make_look(scene.size, settings(scales=(0.7, 1.4)), 3, np.random.default_rng(1))
+        look = make_look(scene, settings(scales=(0.7, 1.4)), 3, np.random.default_rng(1))
         image = scene.photo.image()
         whole = padded_pixels(look, image, 192)
         for left, top in ((0, 0), (8, 16), (whole.shape[2] - 96, whole.shape[1] - 96)):
@@ -113,18 +117,18 @@ class TestCrops:
             assert torch.equal(crop, whole[:, top : top + 96, left : left + 96])
 
     def test_the_first_look_is_the_photo(self, scene):
-        look = make_look(scene.size, settings(scales=(0.5, 2.0), colours=0.5, grey=1.0), 0, np.random.default_rng(0))
+        look = make_look(scene, settings(scales=(0.5, 2.0), colours=0.5, grey=1.0), 0, np.random.default_rng(0))
         np.testing.assert_array_equal(look.pixels(scene.photo.image()), scene.photo.image())
 
     def test_every_look_can_be_larger(self, scene):
         larger = settings(scale=1.5, scales=(0.8, 1.2))
-        first, *others = (make_look(scene.size, larger, number, np.random.default_rng(number)) for number in range(9))
+        first, *others = (make_look(scene, larger, number, np.random.default_rng(number)) for number in range(9))
         assert first.view == full(scene.size, scale=1.5)
         assert all(1.2 <= look.view.scale <= 1.8 for look in others)
         assert len({look.view.scale for look in others}) == 8
 
     def test_colours_change(self, scene):
-        look = make_look(scene.size, settings(colours=0.5, grey=1.0), 2, np.random.default_rng(0))
+        look = make_look(scene, settings(colours=0.5, grey=1.0), 2, np.random.default_rng(0))
         pixels = look.pixels(scene.photo.image())
         assert (pixels[..., 0] == pixels[..., 2]).all()
         assert pixels.std() != scene.photo.image().std()
@@ -138,7 +142,7 @@ class TestStemCache:
         calls = []
         stem.register_forward_hook(lambda *_: calls.append(1))
         cache = StemCache(stem, stride, where, tmp_path, 1e9, "origin")
-        look = make_look(scene.size, settings(), 0, np.random.default_rng(0))
+        look = make_look(scene, settings(), 0, np.random.default_rng(0))
         crop = Crop(8, 0, 64)
         first, again = cache.crop(scene, look, crop), cache.crop(scene, look, crop)
         assert len(calls) == 1
@@ -149,7 +153,7 @@ class TestStemCache:
 
     def test_files_are_shared_by_runs_with_the_same_stem_alone(self, scene, tmp_path):
         stem, _, stride = cut(vgg(), "conv4_1")
-        look = make_look(scene.size, settings(), 0, np.random.default_rng(0))
+        look = make_look(scene, settings(), 0, np.random.default_rng(0))
         StemCache(stem, stride, "disk", tmp_path, 1e9, "one").whole(scene, look)
         calls = []
         stem.register_forward_hook(lambda *_: calls.append(1))
@@ -161,16 +165,61 @@ class TestStemCache:
     def test_it_stays_within_its_limit(self, scene, tmp_path):
         stem, _, stride = cut(vgg(), "conv4_1")
         cache = StemCache(stem, stride, "disk", tmp_path, 100, "origin")
-        look = make_look(scene.size, settings(), 0, np.random.default_rng(0))
+        look = make_look(scene, settings(), 0, np.random.default_rng(0))
         assert cache.crop(scene, look, Crop(0, 0, 64)).shape == (8, 8, 8)
         assert cache.stored == 0
         assert not list(tmp_path.glob("*/*.safetensors"))
 
     def test_a_damaged_file_is_made_anew(self, scene, tmp_path):
         stem, _, stride = cut(vgg(), "conv4_1")
-        look = make_look(scene.size, settings(), 0, np.random.default_rng(0))
+        look = make_look(scene, settings(), 0, np.random.default_rng(0))
         cache = StemCache(stem, stride, "disk", tmp_path, 1e9, "origin")
         good = cache.whole(scene, look)
         (file,) = tmp_path.glob("*/*.safetensors")
         file.write_bytes(file.read_bytes()[:50])
         assert torch.equal(cache.whole(scene, look), good)
+
+    def test_photos_of_the_same_name_are_told_apart_and_so_is_a_photo_that_was_changed(self, tmp_path):
+        stem, _, stride = cut(vgg(), "conv4_1")
+        cache = StemCache(stem, stride, "ram", None, 1e9, "origin")
+
+        def look_at(folder, brightness):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            cv2.imwrite(str(tmp_path / folder / "frame.png"), np.full((64, 64, 3), brightness, np.uint8))
+            (tmp_path / folder / "frame.csv").write_text("10,10\n")
+            (scene,) = Scene.read_all(open_dataset("folder", tmp_path / folder), "all", KERNELS["capped"])
+            return cache.whole(scene, make_look(scene, settings(), 0, np.random.default_rng(0)))
+
+        one, other = look_at("one", 50), look_at("other", 200)
+        assert not torch.equal(one, other)
+        assert torch.equal(look_at("other", 200), other)
+        assert not torch.equal(look_at("one", 120), one)
+
+    def test_a_stem_without_layers_is_where_it_is_said_to_be(self):
+        """`meta` stands for a GPU: what comes from there must not be brought to the CPU."""
+        cache = StemCache(torch.nn.Sequential(), 1, "none", None, 0, "", "meta")
+        assert cache.run(torch.zeros(1, 3, 32, 32, device="meta")).device.type == "meta"
+
+    def test_a_half_written_map_is_removed_when_it_is_surely_nobody_s(self, tmp_path):
+        stem, _, stride = cut(vgg(), "conv4_1")
+        folder = StemCache(stem, stride, "disk", tmp_path, 1e9, "origin")._directory
+        young, old = folder / "a.safetensors.1-ab.tmp", folder / "b.safetensors.2-cd.tmp"
+        for file in (young, old):
+            file.write_bytes(b"half")
+        os.utime(old, (0, 0))
+        StemCache(stem, stride, "disk", tmp_path, 1e9, "origin")
+        assert (young.exists(), old.exists()) == (True, False)
+
+    def test_readers_in_other_processes_get_no_stem(self):
+        stem, _, stride = cut(vgg(), "conv4_1")
+        assert pickle.loads(pickle.dumps(StemCache(stem, stride, "none", None, 0, ""))).stem is None
+
+
+def test_photos_of_ucf_qnrf_are_learnt_in_the_size_in_which_their_features_are_made(scene):
+    """The paper limits their shorter side to 2048 pixels."""
+    large = replace(scene, dataset="ucf_qnrf", size=(4096, 6000))
+    rng = np.random.default_rng(0)
+    assert large.whole(1.0).size == (2048, 3000)
+    assert make_look(large, settings(scale=1.5), 0, rng).view.size == (3072, 4500)
+    assert make_look(large, settings(scales=(0.5, 0.5)), 1, rng).view.size == (1024, 1500)
+    assert replace(large, dataset="jhu").whole(1.0).size == (4096, 6000)

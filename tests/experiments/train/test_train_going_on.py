@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,3 +248,19 @@ def test_a_head_is_nothing_to_start_from(bank, tmp_path):
     libra(*begin(bank, tmp_path / "head", "--algo", "head_classification", epochs=1, changes={"batch_size": 64}))
     with pytest.raises(LibraError, match="holds no scale"):
         libra(*begin(bank, tmp_path / "run", "--init", str(tmp_path / "head")))
+
+
+def test_a_run_does_not_go_on_where_its_device_is_missing(bank, tmp_path):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, epochs=1))
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    (run / "config.json").write_text(json.dumps({**config, "device": "cuda:99"}), encoding="utf-8")
+    with pytest.raises(LibraError, match="no device 'cuda:99' here"):
+        libra("train", "--resume", run, "--epochs", "2")
+
+
+def test_the_demo_replaces_its_own_run_and_no_other(bank, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "out" / "run")
+    with pytest.raises(LibraError, match="holds a run already"):
+        libra("demo", "--out", tmp_path / "out", "--epochs", "1")
+    assert same_weights(tmp_path / "out" / "run" / "best.safetensors", whole / "best.safetensors")

@@ -20,8 +20,9 @@ from libra_gym.counts import KERNELS, patch_counts
 from libra_gym.datasets import open_dataset
 from libra_gym.datasets.views import paper_crops
 from libra_gym.errors import LibraError
-from libra_gym.features import ShardRows, open_features
+from libra_gym.features import ShardRows, build, open_features
 from libra_gym.features.manifest import Recipe
+from libra_gym.tiling import whole_features
 
 # ------------------------------------------------------------------------------------------------------------- contents
 
@@ -230,3 +231,16 @@ def test_the_command_says_what_it_needs(arguments: list[str], message: str) -> N
     failure = CliRunner().invoke(app, arguments).exception
     assert isinstance(failure, LibraError)
     assert message in str(failure)
+
+
+def test_a_large_photo_goes_through_in_tiles_with_the_same_features(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(photos, tmp_path / "whole")
+    looked = []
+    monkeypatch.setattr(build, "LARGE_PIXELS", 64 * 64)
+    monkeypatch.setattr(build, "whole_features", lambda *given: looked.append(1) or whole_features(*given))
+    make(photos, tmp_path / "tiled")
+    assert looked
+    whole, tiled = (open_features(tmp_path / name) for name in ("whole", "tiled"))
+    torch.testing.assert_close(tiled.features[:], whole.features[:], rtol=1e-2, atol=1e-3)

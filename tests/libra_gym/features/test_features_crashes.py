@@ -125,6 +125,28 @@ def test_a_second_builder_is_told_who_holds_the_directory(photos: Path, tmp_path
     make(photos, tmp_path / "out")
 
 
+def test_two_processes_may_write_the_same_file(tmp_path: Path) -> None:
+    """As two pre-trainings do that share the maps of their frozen layers: each time it is whole, whoever came last."""
+    path, large = tmp_path / "map", 1 << 16
+
+    def write(letter: bytes) -> None:
+        for _ in range(100):
+            storage.write_whole(path, letter * large)
+
+    processes = [FORK.Process(target=write, args=(letter,)) for letter in (b"a", b"b")]
+    for process in processes:
+        process.start()
+    seen = set()
+    while any(process.is_alive() for process in processes):
+        if path.exists():
+            seen.add(path.read_bytes())
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert seen <= {b"a" * large, b"b" * large}
+    assert os.listdir(tmp_path) == ["map"]
+
+
 @pytest.fixture
 def file_size_limit() -> Iterator[Callable[[int], None]]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
