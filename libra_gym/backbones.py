@@ -217,7 +217,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, EOFError, UnpicklingError) as error:
-        raise LibraError(f"{path} cannot be read as weights: {error}") from error
+        reason = str(error).partition("\n")[0].partition(". ")[0]  # torch goes on with advice that is not safe to take
+        raise LibraError(f"{path} cannot be read as weights: {reason}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise LibraError(f"{path} is not a state dict, a mapping of names to tensors")
     return state

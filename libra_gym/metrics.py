@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
+DECIMALS = 2
+"""Of the figures in a CSV file; what differs by less is the same to `libra_gym.paired`."""
 GAME_LEVELS = 4
 """GAME 0 to 3."""
 _PARTS = 2 ** (GAME_LEVELS - 1)  # a side is cut in this many at the finest level
@@ -140,14 +142,17 @@ class Score:
         writer.writerow(["name", "split", "people", "count", *(f"game_{level}" for level in range(1, GAME_LEVELS))])
         for record in self.records:
             figures = (record.count, *record.game[1:])
-            writer.writerow([record.name, record.split, f"{record.people:g}", *(f"{figure:.2f}" for figure in figures)])
+            writer.writerow(
+                [record.name, record.split, f"{record.people:g}", *(f"{figure:.{DECIMALS}f}" for figure in figures)]
+            )
         _write(path, text.getvalue())
 
     def table(self) -> Table:
         """The figures as a table for the terminal."""
+        from rich.markup import escape
         from rich.table import Table
 
-        table = Table("figure", title=f"{self.bank}: {len(self.records)} images")
+        table = Table("figure", title=f"{escape(self.bank)}: {len(self.records)} images")
         table.add_column("value", justify="right")
         for name, value in self._rows():
             table.add_row(name, value)

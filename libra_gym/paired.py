@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libra_gym.errors import LibraError
-from libra_gym.metrics import GAME_LEVELS, Floats, Score, redrawn_mean
+from libra_gym.metrics import DECIMALS, GAME_LEVELS, Floats, Score, redrawn_mean
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,12 +48,13 @@ class Gap:
     def of(cls, ours: Floats, theirs: Floats) -> Gap:
         """Of the errors of both, image by image."""
         gap = ours - theirs
+        same = 0.51 * 10.0**-DECIMALS  # theirs may come out of a file, rounded
         return cls(
             mean=float(ours.mean()),
             other=float(theirs.mean()),
             interval=redrawn_mean(gap),
-            closer=int((gap < 0).sum()),
-            farther=int((gap > 0).sum()),
+            closer=int((gap < -same).sum()),
+            farther=int((gap > same).sum()),
         )
 
     @property
@@ -75,10 +76,11 @@ class Paired:
 
     def table(self, title: str) -> Table:
         """The comparison as a table for the terminal."""
+        from rich.markup import escape
         from rich.table import Table
 
         columns = [("MAE", self.mae)] + ([] if self.game is None else [(f"GAME {self.level}", self.game)])
-        table = Table("", title=title)
+        table = Table("", title=escape(title))
         for name, _ in columns:
             table.add_column(name, justify="right")
         gaps = [gap for _, gap in columns]

@@ -27,6 +27,8 @@ def bench(
     unknown = set(only or ()) - set(SUBJECTS)
     if unknown:
         raise LibraError(f"There is no benchmark {sorted(unknown)[0]!r}; the subjects are: {', '.join(SUBJECTS)}.")
+    if not out.parent.is_dir():
+        raise LibraError(f"There is no directory {str(out.parent)!r} for the figures; make it, or give another --out.")
     console = Console()
     figures: dict[str, float] = {}
     for subject in only or SUBJECTS:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from libra_gym.errors import LibraError
@@ -113,10 +114,10 @@ def _print_table(entries: list[dict[str, Any]], counter: Counter) -> None:
 
 def _photo_row(file: str, entry: dict[str, Any]) -> tuple[str, ...]:
     interval = "–" if entry["low"] is None else f"{entry['low']:,.0f} to {entry['high']:,.0f}"
-    return file, f"{entry['count']:,.0f}", interval, f"{entry['seconds']:.1f}"
+    return escape(file), f"{entry['count']:,.0f}", interval, f"{entry['seconds']:.1f}"
 
 
 def _video_row(file: str, frames: list[dict[str, Any]]) -> tuple[str, ...]:
     people = [entry["count"] for entry in frames]
     text = f"{min(people):,.0f} to {max(people):,.0f} in {len(frames)} frames"
-    return file, text, "–", f"{sum(entry['seconds'] for entry in frames):.1f}"
+    return escape(file), text, "–", f"{sum(entry['seconds'] for entry in frames):.1f}"

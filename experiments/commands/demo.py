@@ -10,20 +10,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.runs import RunConfig, RunDirectory, plan, train
+from experiments.runs import RunDirectory, plan, train
 from experiments.runs.pictures import draw
 from libra_gym.bank import load_bank
 from libra_gym.datasets.synthetic import redraw
 from libra_gym.evaluation import Evaluation
 from libra_gym.weigher import Weigher
 
+COMMAND = "libra demo"
 ROWS = 16
 """How many images the table of counts shows."""
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where pictures and the trained model go.")] = Path("demo-out"),
-    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the training.")] = 0,
     epochs: Annotated[int | None, typer.Option(help="Epochs of the training; the recipe's if not given.")] = None,
 ) -> None:
     """Train LibraNet on the synthetic crowds that ship with the package, count unseen ones, and draw a weighing."""
@@ -31,11 +32,14 @@ def demo(
     console.print("[bold]1. Training[/bold] LibraNet on synthetic scenes with real VGG16 features")
     run = RunDirectory(out / "run")
     config = plan("demo", preset="demo", seed=seed, epochs=epochs)
-    if run.config_path.exists() and RunConfig.load(run.config_path).preset == config.preset:
+    command = run.path / "command.txt"
+    if command.is_file() and command.read_text(encoding="utf-8").startswith(COMMAND):
+        with run.held():  # unless it is still at work
+            pass
         shutil.rmtree(run.path)  # that of the demo before
     run.check_free()
     with run.held():
-        run.begin(config, ["libra", "demo"])
+        run.begin(config, COMMAND.split())
         trained = train(run, config, console)
     if not trained.finished:
         raise typer.Exit(1)

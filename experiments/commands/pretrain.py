@@ -68,7 +68,7 @@ def pretrain(
     ] = None,
     preset: Annotated[str, typer.Option(help="Of the method's recipe: 'default' or 'paper'.")] = "default",
     epochs: Annotated[int | None, typer.Option(min=1, help="Default: the preset's.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything random.")] = 0,
     split: Annotated[str, typer.Option(help="The split to learn from.")] = "train",
     validation: Annotated[str, typer.Option(help="The split to choose the best epoch by.")] = "validation",
     also: Annotated[
@@ -109,6 +109,8 @@ def pretrain(
     else:
         if dataset is None or out is None:
             raise LibraError("`libra pretrain` needs --dataset and --out, or --resume with the directory of a run.")
+        if method is Method.weighing and init is None:
+            raise LibraError("The method 'weighing' goes on with a model that counts; give it as --init.")
         run = RunDirectory(out, "pretrain")
         changes = parse_changes(change or ())
         if epochs is not None:

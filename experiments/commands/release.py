@@ -63,6 +63,8 @@ def release(
     from libra_gym.uncertainty import Uncertainty
 
     console = Console()
+    if out.resolve().parent == run.resolve():
+        raise LibraError(f"{str(out)!r} is among the files of the run itself; give another --out.")
     notes = {} if card is None else read_notes(card)
     photos = [] if dataset is None else open_dataset(dataset, root).photos(split)
     which = "last" if last else "best"

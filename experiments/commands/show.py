@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,7 +77,8 @@ def show(
         raise LibraError("A one-step head weighs nothing, so there are no steps to draw; take a run of an agent.")
     people = scene.bank.counts.numpy() if scene.truth_known and scene.bank.counts.any() else counted.people
     place = scene.bank.images[0]
-    chosen = choose_region(region, patch, people.reshape(place.rows, place.cols), place)
+    scale = model_scale(counter.about) if image is not None else float(scene.bank.meta.get("scale", 1.0))
+    chosen = choose_region(region, patch, people.reshape(place.rows, place.cols), place, scale)
     known = scene.truth_known
     figures = {
         "weighing": draw_weighing(counted, scene.pixels, chosen, truth_known=known, needle=_needle_name(model)),
@@ -114,8 +116,13 @@ def _tell(path: Path) -> None:
     Console().print(str(path), soft_wrap=True, markup=False, highlight=False)
 
 
-def choose_region(region: str | None, patch: str | None, people: npt.NDArray[np.number], image: BankImage) -> Region:
-    """The region as a user gave it, widened to whole patches; by default round the patch, or where most people are."""
+def choose_region(
+    region: str | None, patch: str | None, people: npt.NDArray[np.number], image: BankImage, scale: float = 1.0
+) -> Region:
+    """The region as a user gave it, widened to whole patches; by default round the patch, or where most people are.
+
+    It is given in the photo's own pixels; `scale` is how many times larger the photo was looked at.
+    """
     from dataclasses import replace
 
     from experiments.runs.pictures import REGION, crowded_region, region_at
@@ -125,7 +132,7 @@ def choose_region(region: str | None, patch: str | None, people: npt.NDArray[np.
     if place is not None and not (0 <= place[0] < rows and 0 <= place[1] < cols):
         raise LibraError(f"--patch {patch} is not in the photo, which has {rows} rows and {cols} columns of patches.")
     if region is not None:
-        chosen = region_at(people, *_in_patches(region, image))
+        chosen = region_at(people, *_in_patches(region, image, scale))
     elif place is not None:
         height, width = min(REGION[0], rows), min(REGION[1], cols)
         top = min(max(place[0] - height // 2, 0), rows - height)
@@ -143,18 +150,17 @@ def choose_region(region: str | None, patch: str | None, people: npt.NDArray[np.
     return replace(chosen, patch=(place[0], place[1]))
 
 
-def _in_patches(region: str, image: BankImage) -> tuple[int, int, int, int]:
+def _in_patches(region: str, image: BankImage, scale: float) -> tuple[int, int, int, int]:
     """Top, left, rows and columns of the patches that a region in pixels touches."""
     from libra_gym.counts import PATCH
 
     x, y, width, height = _whole_numbers(region, 4, "--region", "x,y,width,height in pixels")
-    if x < 0 or y < 0 or width < 1 or height < 1 or x + width > image.size[1] or y + height > image.size[0]:
-        raise LibraError(
-            f"--region {region} does not lie in the photo, which is {image.size[1]} pixels wide and {image.size[0]} "
-            "high."
-        )
-    top, left = y // PATCH, x // PATCH
-    rows, cols = -(-(y + height) // PATCH) - top, -(-(x + width) // PATCH) - left
+    tall, wide = round(image.size[0] / scale), round(image.size[1] / scale)
+    if x < 0 or y < 0 or width < 1 or height < 1 or x + width > wide or y + height > tall:
+        raise LibraError(f"--region {region} does not lie in the photo, which is {wide} pixels wide and {tall} high.")
+    top, left = min(int(y * scale) // PATCH, image.rows - 1), min(int(x * scale) // PATCH, image.cols - 1)
+    rows = min(math.ceil((y + height) * scale / PATCH), image.rows) - top
+    cols = min(math.ceil((x + width) * scale / PATCH), image.cols) - left
     if rows * cols > MOST_PATCHES:
         raise LibraError(
             f"--region {region} has {rows} × {cols} patches, but no more than {MOST_PATCHES} can be read in one "

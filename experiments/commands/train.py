@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from agents.registry import ALGORITHMS, parse_changes
 from libra_gym.errors import LibraError
+
+if TYPE_CHECKING:
+    from experiments.runs.directory import RunDirectory
 
 RESUME_NOTES = {
     "sb3": "going on from last.zip: not bit for bit, since SB3 saves neither replay nor random state with it",
@@ -40,7 +44,7 @@ def train(
     preset: Annotated[str, typer.Option(help="A preset of the algorithm's recipe, such as 'default' or 'paper'.")] = (
         "default"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything random.")] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, help="Default: the preset's.")] = None,
     device: Annotated[str, typer.Option(help="'auto', 'cpu' or 'cuda'.")] = "auto",
     change: Annotated[
@@ -66,6 +70,7 @@ def train(
         run = RunDirectory(resume)
         config = RunConfig.load(run.config_path)
         if epochs is not None:
+            _check_epochs(run, epochs)
             config = replace(config, epochs=epochs)
         if note := RESUME_NOTES.get(config.algorithm.kind):
             console.print(note, highlight=False)
@@ -92,7 +97,12 @@ def train(
         )
     with run.held():
         run.begin(config, command_line())
-        trained = train_run(run, config, console)
+        try:
+            trained = train_run(run, config, console)
+        except Exception:
+            if resume is None and not run.checkpoint_path.exists() and not any(run.path.glob("last.*")):
+                shutil.rmtree(run.path)  # nothing was learnt, and so the same command can be tried again
+            raise
     if trained.best_epoch > 0:
         console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)
     if not trained.finished:
@@ -100,6 +110,16 @@ def train(
         console.print(run.resume_command, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(130)
     console.print(f"{run.path} is finished", highlight=False, soft_wrap=True, markup=False)
+
+
+def _check_epochs(run: RunDirectory, epochs: int) -> None:
+    """Refuse fewer epochs than a run has behind it."""
+    from experiments.runs.checkpoint import Checkpoint
+
+    checkpoint = Checkpoint.load(run.checkpoint_path)
+    done = 0 if checkpoint is None else checkpoint.numbers["epoch"]
+    if epochs < done:
+        raise LibraError(f"{str(run.path)!r} has finished {done} epochs; --epochs {epochs} would be fewer.")
 
 
 def refuse_others(context: typer.Context) -> None:

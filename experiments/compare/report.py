@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from experiments.compare.records import FIGURES, Point, RunGroup, RunRecord
@@ -29,10 +30,11 @@ def comparison_table(groups: Sequence[RunGroup]) -> Table:
         for run in group.runs:
             figures = (_cell(figure, getattr(run, figure)) for figure in FIGURES)
             epoch = f"{run.best_epoch} of {run.epochs}"
-            table.add_row(_name(run), run.algo, run.preset, str(run.seed), epoch, *figures)
+            table.add_row(escape(_name(run)), run.algo, run.preset, str(run.seed), epoch, *figures)
         if len(group.runs) > 1:
             first, spreads = group.runs[0], (_spread_cell(figure, group) for figure in FIGURES)
-            seeds = f"{len(group.runs)} seeds"
+            number = len(group.runs)
+            seeds = f"{number} seeds" if len({run.seed for run in group.runs}) == number else f"{number} runs"
             table.add_row("mean ± deviation", first.algo, first.preset, seeds, "", *spreads, style="bold")
         table.add_section()
     return table

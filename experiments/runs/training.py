@@ -261,7 +261,7 @@ def _build(run: RunDirectory, config: RunConfig, training: FeatureBank, checkpoi
     settings["policy_kwargs"] = with_references(settings.get("policy_kwargs"))
     try:
         model = cls(algorithm.policy, env, seed=config.seed, device=config.device, **settings)
-    except TypeError as error:
+    except (TypeError, ValueError, AssertionError) as error:
         raise LibraError(f"{config.algo!r} cannot be made with these settings ({error}).") from error
     if config.init is not None and checkpoint is None:
         assert isinstance(model, LibraDQN)

@@ -35,11 +35,18 @@ def read_text(path: Path) -> Points:
 
 
 def read_csv(path: Path) -> Points:
-    """Dots of a CSV file: x and y in the first two columns, with or without a header; an empty file means nobody."""
-    rows = [(number, line.split(",")) for number, line in _lines(path)]
-    if rows and not any(map(_is_number, rows[0][1])):
-        del rows[0]
-    return _dots([_pair(path, number, row) for number, row in rows])
+    """Dots of a CSV file; an empty file means nobody.
+
+    x and y are the columns that a header calls so, else the first two. A header has letters in it: a line of numbers
+    that are parted by something else than commas is a mistake.
+    """
+    rows = [(number, [field.strip() for field in line.split(",")]) for number, line in _lines(path)]
+    x, y = 0, 1
+    if rows and not any(map(_is_number, rows[0][1])) and any(letter.isalpha() for letter in "".join(rows[0][1])):
+        names = [name.strip("\"'").lower() for name in rows.pop(0)[1]]
+        if "x" in names and "y" in names:
+            x, y = names.index("x"), names.index("y")
+    return _dots([_pair(path, number, row, x, y) for number, row in rows])
 
 
 def read_json(path: Path) -> Points:
@@ -71,11 +78,15 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(_text(path).splitlines(), start=1) if line.strip()]
 
 
-def _pair(path: Path, number: int, fields: list[str]) -> tuple[float, float]:
+def _pair(path: Path, number: int, fields: list[str], x: int = 0, y: int = 1) -> tuple[float, float]:
     try:
-        return float(fields[0]), float(fields[1])
+        pair = float(fields[x]), float(fields[y])
+        if not np.isfinite(pair).all():
+            raise ValueError("not a place")
     except (IndexError, ValueError) as error:
-        raise LibraError(f"Line {number} of the label file {path} should begin with the numbers x and y.") from error
+        where = "begin with" if (x, y) == (0, 1) else "have in its columns"
+        raise LibraError(f"Line {number} of the label file {path} should {where} the numbers x and y.") from error
+    return pair
 
 
 def _is_number(field: str) -> bool:

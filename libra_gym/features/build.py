@@ -7,6 +7,7 @@ the backbone.
 from __future__ import annotations
 
 import logging
+import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -91,8 +92,8 @@ def build_features(
         rebuild: throw away what is in `out` and begin anew.
         progress: told after each photo.
     """
-    if scale <= 0:
-        raise LibraError(f"scale is {scale:g}, but it must be greater than 0.")
+    if not 0 < scale < math.inf:
+        raise LibraError(f"scale is {scale:g}, but it must be a number greater than 0.")
     if scale != 1.0 and crops != "none":
         raise LibraError(f"scale is {scale:g}, but the paper's crops are of photos as they are; leave one of them out.")
     out = Path(out)

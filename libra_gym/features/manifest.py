@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from libra_gym.counts import Kernel, Size
+from libra_gym.counts import DEFAULT_KERNEL, KERNELS, Kernel, Size
 from libra_gym.datasets.views import View
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import write_whole
@@ -139,11 +140,14 @@ class Manifest:
 def remake(recipe: Recipe, directory: Path) -> str:
     """The command that makes a cache anew."""
     crops = (" --crops paper" if recipe.crops == "paper" else "") + (" --mirror" if recipe.mirror else "")
-    crops += f" --scale {recipe.scale:g}" if recipe.scale != 1.0 else ""
+    crops += "" if recipe.crops == "paper" else f" --scale {recipe.scale:g}"  # the weights may say another one
     crops += " --precision bf16" if recipe.precision == "bfloat16" else ""
+    crops += " --dtype fp32" if recipe.dtype == "float32" else ""
+    kernel = next((name for name, kernel in KERNELS.items() if kernel == recipe.kernel), DEFAULT_KERNEL)
+    crops += f" --kernel {kernel}" if kernel != DEFAULT_KERNEL else ""
     return (
         f"`libra features --dataset {recipe.dataset} --root DIR --split {recipe.split} --backbone {recipe.backbone} "
-        f"--weights FILE{crops} --out {directory} --rebuild`"
+        f"--weights FILE{crops} --out {shlex.quote(str(directory))} --rebuild`"
     )
 
 

@@ -346,3 +346,13 @@ def test_a_card_says_limits_and_licence(tmp_path, text, missing):
 
 def test_a_card_can_be_read_by_people(model):
     assert "80% interval from 30 validation photos" in card_markdown(Counter.load(model))
+
+
+def test_a_name_in_brackets_is_printed_as_it_is(folder, model, tmp_path):
+    for name in ("we[ir]d", "b[_]x[/y]"):
+        cv2.imwrite(str(tmp_path / "photo.png"), picture(0))
+        place = tmp_path / f"{name}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photo.png").rename(place)
+        text = "".join(libra("count", place, "--model", model).output.split())
+        assert f"{name}.png" in text.replace("│", "")

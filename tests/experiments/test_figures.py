@@ -139,6 +139,8 @@ class TestTheRegion:
         assert self.PEOPLE[region.window].sum() == 5.0
 
     def test_pixels_become_the_whole_patches_that_they_touch(self):
+        larger = choose_region("20,32,30,1", None, self.PEOPLE, self.IMAGE, scale=2.0)  # in the photo's own pixels
+        assert (larger.top, larger.left, larger.rows, larger.cols) == (2, 1, 1, 3)
         region = self.choose("40,63,60,2")
         assert (region.top, region.left, region.rows, region.cols) == (1, 1, 2, 3)
         pixels = np.zeros((370, 310, 3), np.uint8)

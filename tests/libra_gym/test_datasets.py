@@ -156,6 +156,8 @@ def test_jhu_reads_text_labels_and_photos_without_people(tmp_path: Path, home: s
         ("a.csv", "3.5,4.25\n10,7\n"),
         ("a.csv", "x,y\r\n3.5, 4.25\r\n\r\n10,7,head\r\n"),
         ("a.csv", "\ufeffX,Y\n3.5,4.25\n10,7"),
+        ("a.csv", "id,x,y\n1,3.5,4.25\n2,10,7\n"),
+        ("a.csv", "y,x\n4.25,3.5\n7,10\n"),
         ("a.json", json.dumps(DOTS)),
         ("a.json", json.dumps({"points": DOTS})),
     ],
@@ -180,6 +182,9 @@ def test_an_empty_label_file_means_nobody(tmp_path: Path, file: str, content: st
     ("file", "content", "message"),
     [
         ("a.csv", "1,2\n3\n", "Line 2 of"),
+        ("a.csv", "12.5;80\n", "Line 1 of"),
+        ("a.csv", "1,2\nnan,3\n", "Line 2 of"),
+        ("a.csv", "id,x,y\n1,2\n", "Line 2 of"),
         ("a.csv", "1,2\nthree,four\n", "Line 2 of"),
         ("a.json", "{", r"should be JSON like"),
         ("a.json", '{"heads": []}', r"should be JSON like"),

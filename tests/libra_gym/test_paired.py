@@ -1,5 +1,6 @@
 """Two counters on the same photos."""
 
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -105,3 +106,22 @@ def test_a_file_that_is_none_of_counts_is_refused(text, message, tmp_path):
         read_counts(tmp_path / "counts.csv")
     with pytest.raises(LibraError, match="cannot be read"):
         read_counts(tmp_path / "none.csv")
+
+
+def test_a_counter_equals_itself(tmp_path):
+    rng = np.random.default_rng(0)
+    result = score_of(rng.uniform(0, 100, 20), rng.uniform(0, 100, 20))
+    result.save_csv(tmp_path / "counts.csv")
+    paired = compare(result, read_counts(tmp_path / "counts.csv"))
+    assert (paired.mae.closer, paired.mae.farther) == (0, 0)
+    assert abs(paired.mae.difference) < 0.005
+
+
+def test_a_name_in_brackets_is_no_markup():
+    result = score_of([10, 20], [12, 20])
+    console = Console(record=True, width=80, file=StringIO())
+    console.print(compare(result, counts_of(result)).table("against a[/b].csv"))
+    console.print(replace(result, bank="we[ir]d").table())
+    text = console.export_text()
+    assert "against a[/b].csv" in text
+    assert "we[ir]d: 2 images" in text

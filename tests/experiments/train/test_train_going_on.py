@@ -264,3 +264,32 @@ def test_the_demo_replaces_its_own_run_and_no_other(bank, whole, tmp_path):
     with pytest.raises(LibraError, match="holds a run already"):
         libra("demo", "--out", tmp_path / "out", "--epochs", "1")
     assert same_weights(tmp_path / "out" / "run" / "best.safetensors", whole / "best.safetensors")
+
+
+def test_the_demo_replaces_no_run_that_only_looks_like_its_own(bank, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "out" / "run")
+    config = tmp_path / "out" / "run" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "preset": "demo"}))
+    with pytest.raises(LibraError, match="holds a run already"):
+        libra("demo", "--out", tmp_path / "out", "--epochs", "1")
+
+
+def test_a_run_does_not_go_back(bank, tmp_path):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, epochs=2))
+    with pytest.raises(LibraError, match="has finished 2 epochs; --epochs 1 would be fewer"):
+        libra("train", "--resume", run, "--epochs", "1")
+    assert RunConfig.load(run / "config.json").epochs == 2
+
+
+@pytest.mark.parametrize("wrong", ["loss=foo", "batch_size=abc", "learning_rate=-1"])
+def test_a_mistaken_setting_does_not_block_its_correction(bank, tmp_path, wrong):
+    run = tmp_path / "run"
+    with pytest.raises(Exception, match=r".+"):
+        libra(*begin(bank, run, "--set", wrong, epochs=1))
+    libra(*begin(bank, run, epochs=1))
+
+
+def test_a_release_leaves_the_run_as_it_is(bank, whole):
+    with pytest.raises(LibraError, match="among the files of the run itself"):
+        libra("release", whole, "--weights", "dense", "--out", whole / "best.safetensors")
