@@ -120,7 +120,10 @@ def find_algorithm(name: str) -> Algorithm:
         raise LibraError(f"There is no algorithm {name!r}; take one of {known}, or your own as 'package.module:Class'.")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # one's own module is looked for here, as `python -m` would
-    mro = inspect.getmro(locate(name))
+    found = locate(name)
+    if not isinstance(found, type):
+        raise LibraError(f"{name!r} is no class; name an algorithm as 'package.module:Class'.")
+    mro = inspect.getmro(found)
     homes = {
         (line.load().__module__, line.load().__name__): line for line in ALGORITHMS.values() if line.kind != "head"
     }
@@ -135,7 +138,7 @@ def locate(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise LibraError(f"{path!r} cannot be imported ({error}); name it as 'package.module:Class'.") from None
 
 

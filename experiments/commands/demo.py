@@ -42,7 +42,8 @@ def demo(
         run.begin(config, COMMAND.split())
         trained = train(run, config, console)
     if not trained.finished:
-        raise typer.Exit(1)
+        console.print("stopped; the same command begins anew")
+        raise typer.Exit(130)
 
     console.print("\n[bold]2. Counting[/bold] the test scenes")
     weigher = Weigher.load(run.model_path("best"))

@@ -21,6 +21,9 @@ from libra_gym.network import NetworkSettings
 from libra_gym.quantizer import Quantizer
 from libra_gym.task import WeighingTask
 
+_OTHER_LOOP = {"train_freq", "gradient_steps", "target_update_interval", "exploration_fraction"}
+"""Settings of LibraDQN that only count on environments that are no scales."""
+
 
 def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
     """The settings in a `config.json`: the fields of the dataclass `cls`; those with a default may be missing."""
@@ -121,6 +124,11 @@ def plan(
     algorithm = find_algorithm(algo)
     if init is not None and algorithm.kind != "libra":
         raise LibraError(f"{algo!r} cannot start from a finished counter; leave --init out, or take libra_dqn.")
+    if algorithm.kind == "libra" and (idle := sorted(_OTHER_LOOP & set(changes or ()))):
+        raise LibraError(
+            f"{idle[0]!r} is of SB3's own loop, which {algo!r} does not use on the scales; leave it out (see "
+            "update_every, syncs and epsilon_start)."
+        )
     settings = algorithm.preset(preset, changes)
     opened = load_bank(bank)
     more = _training_parts(also, train_split)

@@ -45,10 +45,11 @@ class Folder(CrowdDataset):
         return validation if split == "validation" else train
 
     def _list(self, folder: str) -> list[Photo]:
-        directory = self.root / folder
-        if not directory.is_dir():
-            return []
-        paths = sorted(path for path in directory.iterdir() if path.suffix.lower() in _PHOTOS)
+        directories = [self.root]
+        if folder:  # however it is spelt
+            directories = [path for path in self.root.iterdir() if path.name.lower() == folder and path.is_dir()]
+        photos = (path for directory in directories for path in directory.iterdir())
+        paths = sorted(path for path in photos if path.suffix.lower() in _PHOTOS)
         return [Photo(path.relative_to(self.root).as_posix(), path, _labels_of(path), read_dots) for path in paths]
 
 

@@ -349,3 +349,12 @@ def test_the_real_data_are_as_they_are_known() -> None:
     assert a.missing() == b.missing() == []
     ucf = [len(photo.points()) for photo in open_dataset("ucf_cc_50", SHARED / "ucf_cc_50").photos("all")]
     assert (min(ucf), max(ucf), sum(ucf)) == (96, 4_633, 63_974)
+
+
+def test_the_folders_of_splits_may_be_spelt_as_one_likes(tmp_path: Path) -> None:
+    for folder in ("Train", "VALIDATION", "test"):
+        (tmp_path / folder).mkdir()
+        cv2.imwrite(str(tmp_path / folder / "a.png"), np.zeros((8, 8, 3), np.uint8))
+    dataset = open_dataset("folder", tmp_path)
+    names = {split: [photo.name for photo in dataset.photos(split)] for split in ("train", "validation", "test")}
+    assert names == {"train": ["Train/a.png"], "validation": ["VALIDATION/a.png"], "test": ["test/a.png"]}

@@ -125,6 +125,8 @@ def test_a_setting_is_read_as_it_is_meant():
         (("--preset", "best"), "no preset 'best'"),
         (("--algo", "sarsa"), "no algorithm 'sarsa'"),
         (("--algo", "no.such:Thing"), "cannot be imported"),
+        (("--algo", "os:getcwd"), "'os:getcwd' is no class"),
+        (("--set", "gradient_steps=3"), "'gradient_steps' is of SB3's own loop"),
         (("--split", "all"), "no split 'all'"),
         (("--device", "abacus"), "no device 'abacus'"),
         (("--init", "nowhere"), "nowhere"),
