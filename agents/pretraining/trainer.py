@@ -21,7 +21,7 @@ from agents.pretraining.looks import Crop, Look, Scene, make_look
 from agents.pretraining.network import METHODS, PatchCounter, PatchHead, cut, fill_head
 from agents.pretraining.settings import PretrainSettings, Readout
 from agents.pretraining.stem import StemCache, Where
-from agents.pretraining.weighing import Weighing
+from agents.pretraining.weighing import NEEDS_MODEL, Weighing
 from agents.state import load_optimizer_tensors, optimizer_tensors, under
 from libra_gym.backbones import Backbone, hash_weights, read_weights
 from libra_gym.bank import BankImage, FeatureBank
@@ -178,7 +178,7 @@ class Pretrainer:
         settings, channels = self.settings, self.backbone.channels
         if settings.method == "weighing":
             if init is None:
-                raise LibraError("The method 'weighing' goes on with a model that counts; give it as --init.")
+                raise LibraError(NEEDS_MODEL)
             return Weighing.load(init, one_step, settings.epsilon, settings.reach)
         counts = np.concatenate([self._view(scene).integrate(scene.density).ravel() for scene in self.training])
         if settings.bins == "log":

@@ -24,6 +24,8 @@ from libra_gym.errors import LibraError
 from libra_gym.tables import TaskTables
 from libra_gym.weigher import Weigher
 
+NEEDS_MODEL = "The method 'weighing' goes on with a model that counts; give it as --init."
+
 
 class Situations(NamedTuple):
     """What a weighing has met, one per row."""

@@ -91,6 +91,7 @@ def pretrain(
 ) -> None:
     """Fine-tune a backbone as a one-step counter; best.safetensors is for `libra features --weights`."""
     from agents.pretraining import pretrain_settings
+    from agents.pretraining.weighing import NEEDS_MODEL
     from agents.registry import parse_changes
     from experiments.commands.sources import parse_source
     from experiments.commands.train import refuse_others
@@ -110,7 +111,7 @@ def pretrain(
         if dataset is None or out is None:
             raise LibraError("`libra pretrain` needs --dataset and --out, or --resume with the directory of a run.")
         if method is Method.weighing and init is None:
-            raise LibraError("The method 'weighing' goes on with a model that counts; give it as --init.")
+            raise LibraError(NEEDS_MODEL)  # before a backbone is downloaded
         run = RunDirectory(out, "pretrain")
         changes = parse_changes(change or ())
         if epochs is not None:

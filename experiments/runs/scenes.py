@@ -42,7 +42,7 @@ def photo_scene(path: Path, dots: Path | None, backbone: Backbone, kernel: Kerne
 
     `scale` makes it larger first, as the photos that a model learnt from were.
     """
-    from libra_gym.tiling import tiled_features
+    from libra_gym.tiling import whole_features
 
     points = None if dots is None else _read_points(dots)
     photo = read_photo(path)
@@ -51,13 +51,10 @@ def photo_scene(path: Path, dots: Path | None, backbone: Backbone, kernel: Kerne
     pixels = seen.apply_image(photo)
     people = seen.patch_counts(np.zeros((0, 2)) if points is None else points, size, kernel)
     rows, cols = people.shape
-    features = torch.zeros(rows, cols, backbone.channels)
-    for tile, part in tiled_features(backbone, pixels):
-        features[tile.rows, tile.cols] = part.permute(1, 2, 0).float().cpu()
     heads = 0.0 if points is None else float(inside(points, size).sum())
     bank = FeatureBank(
         path.name,
-        features.flatten(0, 1),
+        whole_features(backbone, pixels).flatten(1).mT.contiguous(),
         torch.from_numpy(people.ravel()),
         (BankImage(path.stem, "photo", rows, cols, seen.size, heads),),
         points=None if points is None else (seen.apply_points(points, size),),

@@ -43,9 +43,9 @@ Progress = Callable[[int, int], None]
 
 PHOTOS_PER_SHARD = 16
 BATCH_PIXELS = 1 << 19
-LARGE_PIXELS = 1 << 23
-"""A larger photo goes through the backbone in tiles: at about 0.6 kB a pixel it would need more than 5 GB."""
 """Views of one size go through the backbone together up to this many pixels; VGG16 needs about 0.6 kB for each."""
+LARGE_PIXELS = 1 << 23
+"""A larger photo goes through the backbone in tiles: it would need more than 5 GB."""
 PREPROCESSING = {
     "colour": "RGB / 255",
     "mean": list(IMAGENET_MEAN),

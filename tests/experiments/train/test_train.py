@@ -7,13 +7,11 @@ import signal
 import sys
 from dataclasses import replace
 
-import cv2
-import numpy as np
 import pytest
 from banks import make_bank
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from train_helpers import SMALL, begin, libra, progress, same_weights
+from train_helpers import BACKBONE, SMALL, begin, libra, progress, same_weights, write_backbone, write_photos
 
 from agents.libra_dqn import LibraDQN
 from agents.libra_dqn.learner import Learner
@@ -21,7 +19,6 @@ from agents.registry import ALGORITHMS, find_algorithm, parse_changes
 from experiments.runs.checkpoint import Checkpoint
 from experiments.runs.config import fit_quantizer, plan
 from libra_gym import LibraError, Quantizer
-from libra_gym.backbones import load_backbone
 from libra_gym.counter import Counter as PhotoCounter
 from libra_gym.weigher import Weigher
 
@@ -222,19 +219,11 @@ def test_ones_own_algorithm_needs_no_registration(bank, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("scale", [1.0, 1.5])
 def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_own_weights(scale, tmp_path):
-    rng = np.random.default_rng(0)
-    photos = tmp_path / "photos"
-    for name in ("train/a", "train/b", "validation/c", "test/d"):
-        (photos / name).parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(photos / f"{name}.png"), rng.integers(0, 256, (96, 128, 3), np.uint8))
-        dots = rng.uniform((0, 0), (128, 96), (30, 2))
-        (photos / f"{name}.csv").write_text("".join(f"{x:.2f},{y:.2f}\n" for x, y in dots))
-    weights = tmp_path / "weights.safetensors"
-    backbone = load_backbone("mobilenet_v3_large", "random")
-    save_file({key: value.contiguous() for key, value in backbone.state_dict().items()}, weights)
+    photos, weights = write_photos(tmp_path / "photos"), tmp_path / "weights.safetensors"
+    backbone = write_backbone(weights)
     data = ("--dataset", "folder", "--root", photos)
     bank = tmp_path / "bank"
-    own = ("--backbone", "mobilenet_v3_large", "--weights", weights, "--workers", 0, "--scale", scale)
+    own = ("--backbone", BACKBONE, "--weights", weights, "--workers", 0, "--scale", scale)
     libra("features", *data, "--split", "train+validation+test", *own, "--out", bank)
     run = tmp_path / "run"
     libra(*begin(bank, run, epochs=1))

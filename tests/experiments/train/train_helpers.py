@@ -2,11 +2,16 @@
 
 import csv
 
+import cv2
+import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from experiments.cli import app
+from libra_gym.backbones import load_backbone
+
+BACKBONE = "mobilenet_v3_large"
 
 SMALL = {
     "num_envs": 16,
@@ -40,3 +45,21 @@ def progress(run):
 def same_weights(a, b):
     left, right = load_file(a), load_file(b)
     return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
+
+
+def write_photos(folder):
+    """A data set `folder` of four photos of noise, one to be judged on, with thirty people each."""
+    rng = np.random.default_rng(0)
+    for name in ("train/a", "train/b", "validation/c", "test/d"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(folder / f"{name}.png"), rng.integers(0, 256, (96, 128, 3), np.uint8))
+        dots = rng.uniform((0, 0), (128, 96), (30, 2))
+        (folder / f"{name}.csv").write_text("".join(f"{x:.2f},{y:.2f}\n" for x, y in dots))
+    return folder
+
+
+def write_backbone(path):
+    """A small backbone with random weights, and the file that holds them."""
+    backbone = load_backbone(BACKBONE, "random")
+    save_file({key: value.contiguous() for key, value in backbone.state_dict().items()}, path)
+    return backbone

@@ -5,41 +5,23 @@ import json
 import shlex
 import signal
 
-import cv2
-import numpy as np
 import pytest
 import torch
-from banks import make_bank
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from typer.testing import CliRunner
+from train_helpers import BACKBONE, libra, write_backbone, write_photos
 
 from agents.libra_dqn.learner import Learner
 from agents.registry import ALGORITHMS
-from experiments.cli import app
 from libra_gym import LibraError, WeighingTask, load_bank
-from libra_gym.backbones import load_backbone
 from libra_gym.weigher import Weigher
 
 SMALL = ("num_envs=16", "learning_starts=50", "batch_size=16", "update_every=20", "policy_kwargs.network.hidden=[16]")
 
 
-def libra(*arguments, status=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == status, result.output
-    return result.output
-
-
 def begin(bank, run, *arguments, epochs=2, preset="continuous"):
     changes = [text for change in SMALL for text in ("--set", change)]
     return ["train", "--bank", bank, "--preset", preset, "--out", run, "--epochs", epochs, *changes, *arguments]
-
-
-@pytest.fixture(scope="module")
-def bank(tmp_path_factory):
-    path = tmp_path_factory.mktemp("bank") / "bank.safetensors"
-    make_bank(images=6, rows=6, cols=6).save(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +65,6 @@ def test_its_pictures_are_drawn(whole):
 
 
 def test_an_interrupted_run_ends_bit_for_bit_like_one_that_was_not(bank, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.runs.pictures.draw", lambda *_: {})
     learn_block, calls = Learner.learn_block, []
 
     def interrupted(learner):
@@ -101,27 +82,17 @@ def test_an_interrupted_run_ends_bit_for_bit_like_one_that_was_not(bank, whole, 
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
-def test_any_preset_can_be_put_on_counts(bank, tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.runs.pictures.draw", lambda *_: {})
+def test_any_preset_can_be_put_on_counts(bank, tmp_path):
     change = ("--set", "env.env_id=LibraWeighingContinuous-v0")
     libra(*begin(bank, tmp_path / "run", *change, epochs=1, preset="default"))
     assert Weigher.load(tmp_path / "run" / "best.safetensors").quantizer is None
 
 
-def test_photos_are_counted_straight_like_their_bank(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.runs.pictures.draw", lambda *_: {})
-    rng = np.random.default_rng(0)
-    photos = tmp_path / "photos"
-    for name in ("train/a", "train/b", "validation/c", "test/d"):
-        (photos / name).parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(photos / f"{name}.png"), rng.integers(0, 256, (96, 128, 3), np.uint8))
-        dots = rng.uniform((0, 0), (128, 96), (30, 2))
-        (photos / f"{name}.csv").write_text("".join(f"{x:.2f},{y:.2f}\n" for x, y in dots))
-    weights = tmp_path / "weights.safetensors"
-    backbone = load_backbone("mobilenet_v3_large", "random")
-    save_file({key: value.contiguous() for key, value in backbone.state_dict().items()}, weights)
+def test_photos_are_counted_straight_like_their_bank(tmp_path):
+    photos, weights = write_photos(tmp_path / "photos"), tmp_path / "weights.safetensors"
+    write_backbone(weights)
     data = ("--dataset", "folder", "--root", photos)
-    own = ("--backbone", "mobilenet_v3_large", "--weights", weights, "--workers", 0)
+    own = ("--backbone", BACKBONE, "--weights", weights, "--workers", 0)
     libra("features", *data, "--split", "train+validation+test", *own, "--out", tmp_path / "bank")
     libra(*begin(tmp_path / "bank", tmp_path / "run", epochs=1))
     libra("evaluate", tmp_path / "run", "--bank", tmp_path / "bank", "--split", "test", "--json", tmp_path / "a.json")
