@@ -101,9 +101,7 @@ def train(
             trained = train_run(run, config, console)
         except Exception:
             if resume is None and not run.checkpoint_path.exists() and not any(run.path.glob("last.*")):
-                shutil.rmtree(
-                    run.path, ignore_errors=True
-                )  # nothing was learnt: the command may be tried again
+                shutil.rmtree(run.path, ignore_errors=True)  # nothing was learnt: the command may be tried again
             raise
     if trained.best_epoch > 0:
         console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)
