@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from libra_gym.bank import FeatureBank
 from libra_gym.errors import LibraError
 from libra_gym.metrics import Score, score
 from libra_gym.quantizer import Quantizer
+from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Range, check_fields
 
 HeadKind: TypeAlias = Literal["classification", "regression"]
 HeadReadout: TypeAlias = Literal["argmax", "expectation"]
@@ -32,24 +33,20 @@ class HeadSettings:
     """How a head looks and learns."""
 
     kind: HeadKind = "classification"
-    hidden: tuple[int, ...] = ()
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    batch_size: int = 512
-    epochs: int = 20
-    dropout: float = 0.0
-    quantile: float = 0.5
+    hidden: tuple[AtLeastOne, ...] = ()
+    learning_rate: NotNegative = 1e-3
+    weight_decay: NotNegative = 0.0
+    batch_size: AtLeastOne = 512
+    epochs: AtLeastOne = 20
+    dropout: Fraction = 0.0
+    quantile: Annotated[float, Range(0, 1, low_out=True, high_out=True)] = 0.5
     """Which quantile of the possible counts a regressor learns, by a tilted L1 loss; the median is plain L1."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("classification", "regression"):
-            raise LibraError(f"A head's kind is 'classification' or 'regression', not {self.kind!r}.")
-        if not 0.0 < self.quantile < 1.0:
-            raise LibraError(f"A head's quantile lies between 0 and 1, but it is {self.quantile}.")
+        check_fields(self)
         if self.quantile != 0.5 and self.kind == "classification":
             raise LibraError(f"A head's quantile is {self.quantile}, but only a regressor has one.")
-        object.__setattr__(self, "hidden", tuple(self.hidden))
 
 
 class Head(nn.Module):

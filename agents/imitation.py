@@ -10,7 +10,7 @@ All else is LibraDQN's: index replay, blocks, checkpoints, and the finished `Wei
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
@@ -23,6 +23,7 @@ from agents.libra_dqn.learner import Learner, LearnerSettings
 from agents.libra_dqn.replay import Transitions
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
+from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Positive, Range, Share, check_arguments
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,16 @@ class BehaviourCloning(LibraDQN):
         self,
         policy: str | type[DQNPolicy] = "ScalePolicy",
         env: GymEnv | str | None = None,
-        learning_rate: float | Schedule = 5e-4,
-        buffer_size: int = 1_000_000,
-        learning_starts: int = 4_000,
-        batch_size: int = 256,
-        update_every: int = 400,
-        average: float = 0.0,
+        learning_rate: NotNegative | Schedule = 5e-4,
+        buffer_size: AtLeastOne = 1_000_000,
+        learning_starts: Annotated[int, Range(0)] = 4_000,
+        batch_size: AtLeastOne = 256,
+        update_every: AtLeastOne = 400,
+        average: Fraction = 0.0,
         normalise: bool = False,
         calibrate: bool = False,
-        final_learning_rate: float | None = None,
-        max_grad_norm: float | None = None,
+        final_learning_rate: NotNegative | None = None,
+        max_grad_norm: Positive | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -166,10 +167,8 @@ class DAgger(BehaviourCloning):
     """
 
     def __init__(
-        self, *args: Any, beta_start: float = 1.0, beta_end: float = 0.0, beta_step: float = 0.5, **kwargs: Any
+        self, *args: Any, beta_start: Share = 1.0, beta_end: Share = 0.0, beta_step: NotNegative = 0.5, **kwargs: Any
     ) -> None:
-        for name, value in (("beta_start", beta_start), ("beta_end", beta_end)):
-            if not 0.0 <= value <= 1.0:
-                raise LibraError(f"{name} is {value}, but a share lies between 0 and 1.")
+        check_arguments(DAgger.__init__, {"beta_start": beta_start, "beta_end": beta_end, "beta_step": beta_step})
         self.beta_start, self.beta_end, self.beta_step = beta_start, beta_end, beta_step
         super().__init__(*args, **kwargs)

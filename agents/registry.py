@@ -10,21 +10,38 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import types
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module, resources
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Optional, TypeAlias, Union, get_args, get_origin
 
 import yaml
 
 from libra_gym.errors import LibraError
+from libra_gym.settings import AtLeastOne, Range, argument_hints, fit
 
 Kind: TypeAlias = Literal["libra", "sb3", "head"]
 """`libra` has its own loop on the bank, `sb3` learns by SB3's `learn`, and `head` is a one-step counter, no agent."""
 
-RUN_SETTINGS = ("epochs", "weighings", "num_envs", "env")
-"""The keys of a preset that are not arguments of the algorithm."""
+RUN_SETTINGS: dict[str, Any] = {
+    "epochs": AtLeastOne,
+    "weighings": AtLeastOne | None,
+    "num_envs": AtLeastOne,
+    "env": dict[str, Any] | None,
+}
+"""The keys of a preset that are not arguments of the algorithm, and what they may be."""
+
+_RANGES = {
+    **dict.fromkeys(("batch_size", "buffer_size", "n_steps", "n_epochs", "target_update_interval"), Range(1)),
+    **dict.fromkeys(("gamma", "gae_lambda", "tau", "exploration_initial_eps", "exploration_final_eps"), Range(0, 1)),
+    "exploration_fraction": Range(0, 1, low_out=True),
+    "learning_rate": Range(0),
+    "learning_starts": Range(0),
+    "max_grad_norm": Range(0, low_out=True),
+}
+"""What SB3's algorithms have in common and do not check."""
 
 _GIVEN = {"self", "policy", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
@@ -61,28 +78,36 @@ class Algorithm:
         settings = deepcopy(presets[name])
         for key, value in (changes or {}).items():
             _change(settings, key, value)
-        defaults = self._defaults()
-        allowed = defaults.keys() | ({"epochs"} if self.kind == "head" else set(RUN_SETTINGS))
+        arguments = self._arguments()
+        run = {"epochs": RUN_SETTINGS["epochs"]} if self.kind == "head" else RUN_SETTINGS
+        allowed = arguments.keys() | run.keys()
         if unknown := settings.keys() - allowed:
             raise LibraError(
                 f"{self.name!r} has no setting {min(unknown)!r}; its settings are: {', '.join(sorted(allowed))}."
             )
-        return {**{key: value for key, value in defaults.items() if isinstance(value, _PLAIN)}, **settings}
+        hints = {name: hint for name, (_, hint) in arguments.items()} | run
+        fitted = {key: _as_given(fit(key, value, hints[key]), value) for key, value in settings.items()}
+        defaults = {name: default for name, (default, _) in arguments.items() if isinstance(default, _PLAIN)}
+        return {**defaults, **fitted}
 
-    def _defaults(self) -> dict[str, Any]:
-        """The arguments of the class (and, where it passes `**kwargs` on, of its bases) with their defaults."""
-        found: dict[str, Any] = {}
+    def _arguments(self) -> dict[str, tuple[Any, Any]]:
+        """The arguments of the class (and, where it passes `**kwargs` on, of its bases): default and annotation."""
+        found: dict[str, tuple[Any, Any]] = {}
         cls = locate("agents.heads:HeadSettings") if self.kind == "head" else self.load()
         for base in inspect.getmro(cls):
             if "__init__" not in vars(base):
                 continue
             parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            hints = argument_hints(vars(base)["__init__"])
             for parameter in parameters:
                 if parameter.name not in _GIVEN and parameter.kind not in (
                     parameter.VAR_KEYWORD,
                     parameter.VAR_POSITIONAL,
                 ):
-                    found.setdefault(parameter.name, parameter.default)
+                    hint = hints.get(parameter.name, Any)
+                    if parameter.default is None:
+                        hint = Optional[hint]  # noqa: UP045 (an annotation may be a text)
+                    found.setdefault(parameter.name, (parameter.default, _with_range(parameter.name, hint)))
             if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
                 break
         return found
@@ -131,6 +156,18 @@ def find_algorithm(name: str) -> Algorithm:
         if line := homes.get((base.__module__, base.__name__)):
             return Algorithm(name, name, line.kind, line.recipe, line.policy)
     return Algorithm(name, name, "sb3", "custom")
+
+
+def _with_range(name: str, hint: Any) -> Any:
+    """An annotation with the range that such settings have everywhere."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return Union[tuple(_with_range(name, each) for each in get_args(hint))]  # noqa: UP007 (made here)
+    return Annotated[hint, _RANGES[name]] if name in _RANGES and hint in (int, float) else hint
+
+
+def _as_given(fitted: Any, value: Any) -> Any:
+    """Lists stay lists, as they are in a run's JSON."""
+    return list(fitted) if isinstance(value, list) and isinstance(fitted, tuple) else fitted
 
 
 def locate(path: str) -> Any:

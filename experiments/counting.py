@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from libra_gym.counter import Counted, Counter, view
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import write_whole
-from libra_gym.photos import PHOTO_SUFFIXES, VIDEO_SUFFIXES, Pixels, Region, Video
+from libra_gym.photos import PHOTO_SUFFIXES, VIDEO_SUFFIXES, Pixels, Region, Video, check_region
 from libra_gym.rendering.overlay import course_figure, overlay_figure
 
 if TYPE_CHECKING:
@@ -37,14 +37,21 @@ def find_files(asked: Iterable[str]) -> list[Path]:
     for text in asked:
         path = Path(text)
         if path.is_dir():
-            known = PHOTO_SUFFIXES + VIDEO_SUFFIXES
-            files = sorted(file for file in path.iterdir() if file.suffix.lower() in known and file.is_file())
+            files = _in_folder(path)
         elif path.exists():
             files = [path]
         else:
-            files = sorted(Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file())
+            matches = sorted(Path(name) for name in glob.glob(text, recursive=True))
+            files = [match for match in matches if match.is_file()]
+            if not files:  # a pattern of folders
+                files = [file for folder in matches for file in _in_folder(folder)]
         found |= dict.fromkeys(files or [path])
     return list(found)
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    known = PHOTO_SUFFIXES + VIDEO_SUFFIXES
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in known and file.is_file())
 
 
 def parse_region(text: str) -> Region:
@@ -53,7 +60,7 @@ def parse_region(text: str) -> Region:
         left, top, width, height = (int(number) for number in text.split(","))
     except ValueError:
         raise LibraError(f"The region {text!r} is not x,y,width,height, four whole numbers of pixels.") from None
-    return left, top, width, height
+    return check_region((left, top, width, height))
 
 
 @dataclass

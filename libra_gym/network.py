@@ -16,29 +16,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from libra_gym.errors import LibraError
+from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Positive, check_fields
 
 
 @dataclass(frozen=True)
 class NetworkSettings:
     """What the network looks like; the defaults are the paper's, `init_std` and `q_scale` the authors' program's."""
 
-    channels: int = 512
-    steps: int = 8
-    actions: int = 9
-    hidden: tuple[int, ...] = (1024, 1024)
-    q_scale: float = 100.0
+    channels: AtLeastOne = 512
+    steps: AtLeastOne = 8
+    actions: AtLeastOne = 9
+    hidden: tuple[AtLeastOne, ...] = (1024, 1024)
+    q_scale: Positive = 100.0
     """The output is multiplied by this."""
-    init_std: float | None = 0.01
+    init_std: NotNegative | None = 0.01
     """Weights start normal with this deviation and biases at zero; None is torch's own start."""
     dueling: bool = False
     """Q = value + advantage − mean advantage."""
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     """Share of features and hidden units that are left out at random in training."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.hidden:
             raise LibraError("The network needs at least one hidden layer; hidden is empty.")
-        object.__setattr__(self, "hidden", tuple(self.hidden))
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain JSON types."""

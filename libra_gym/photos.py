@@ -6,7 +6,7 @@ Photos of data sets are read by `libra_gym.datasets.images`, which leaves the pi
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +63,18 @@ def read_photo(path: Path | str) -> Pixels:
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image), np.uint8)
 
 
+def check_region(region: Sequence[int]) -> Region:
+    """The region, if it is one."""
+    if len(region) == 4:
+        left, top, width, height = region
+        if width > 0 and height > 0 and left >= 0 and top >= 0:
+            return left, top, width, height
+    raise LibraError(f"The region {_text(region)} is no rectangle; it must be x,y,width,height in pixels.")
+
+
 def crop(pixels: Pixels, region: Region) -> Pixels:
     """A region of a photo, which must lie in it."""
-    left, top, width, height = region
-    if width < 1 or height < 1 or left < 0 or top < 0:
-        raise LibraError(f"The region {_text(region)} is no rectangle; it must be x,y,width,height in pixels.")
+    left, top, width, height = check_region(region)
     if left + width > pixels.shape[1] or top + height > pixels.shape[0]:
         raise LibraError(
             f"The region {_text(region)} reaches beyond the photo, which is {pixels.shape[1]} pixels wide and "
@@ -154,7 +161,8 @@ def _is_transparent(data: bytes) -> bool:
     """Whether a picture has transparency; OpenCV would show the colours that hide under it. Reads only the header."""
     try:
         with _large_photos_allowed(), Image.open(io.BytesIO(data)) as picture:
-            return picture.has_transparency_data
+            deep = picture.mode.startswith("I")  # 16 bits of grey, which Pillow would clip; OpenCV cuts them to 8
+            return picture.has_transparency_data and not deep
     except (OSError, SyntaxError):  # not known to Pillow, which does not mean that OpenCV does not know it
         return False
 
@@ -181,5 +189,5 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _text(region: Region) -> str:
+def _text(region: Sequence[int]) -> str:
     return ",".join(str(number) for number in region)

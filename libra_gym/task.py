@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from libra_gym.errors import LibraError
+from libra_gym.settings import AtLeastOne, NotNegative, Positive, Range, check_fields
 
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor; both in, the same kind out
 WeightEncoding: TypeAlias = Literal["value", "index"]
@@ -45,11 +46,11 @@ class Rewards:
     """η_sg: the optimal weight, but the value is out of range, Eq. 14."""
     squeeze: float = -3.0
     """η_s: any other weight that leaves the value out of range, Eq. 14."""
-    balance_tolerance: float = 0.0
+    balance_tolerance: NotNegative = 0.0
     """ε₁, in ticks: an error up to it counts as balanced."""
-    balance_share: float = 0.0
+    balance_share: NotNegative = 0.0
     """An error up to this share of the truth counts as balanced too, as it does within a logarithmic interval."""
-    squeeze_tolerance: float = 0.5
+    squeeze_tolerance: NotNegative = 0.5
     """ε₂: the value may exceed the truth by this share of it, Eq. 13."""
     guiding: bool = True
     """Off is the ablation "W/O Guiding": `fall` or `rise` for every weight."""
@@ -59,17 +60,11 @@ class Rewards:
     """Off is the ablation "W/O Squeezing": Eq. 10 everywhere."""
     shape: Literal["paper", "error"] = "paper"
     """`error` rewards every action with the error that it takes away instead; see `WeighingTask.error_reward`."""
-    error_offset: float = 0.5
+    error_offset: Positive = 0.5
     """People added to both sides before their error is taken, with `shape="error"`."""
 
     def __post_init__(self) -> None:
-        for name in ("balance_tolerance", "balance_share", "squeeze_tolerance"):
-            if getattr(self, name) < 0:
-                raise LibraError(f"Rewards.{name} is {getattr(self, name)}, but a tolerance must be 0 or more.")
-        if self.shape not in ("paper", "error"):
-            raise LibraError(f"Rewards.shape is {self.shape!r}, but it must be 'paper' or 'error'.")
-        if self.error_offset <= 0:
-            raise LibraError(f"Rewards.error_offset is {self.error_offset}, but it must be greater than 0.")
+        check_fields(self)
 
 
 class Outcome(NamedTuple):
@@ -98,23 +93,18 @@ class WeighingTask:
         people: how many people each value from 0 to the ceiling counts for; only rewards of shape `error` need it.
     """
 
-    ceiling: int
+    ceiling: Annotated[int, Range(0)]
     pool: tuple[int, ...] = INTERVAL_POOL
-    tick: float = 1.0
-    max_steps: int = 8
+    tick: Positive = 1.0
+    max_steps: AtLeastOne = 8
     weight_encoding: WeightEncoding = "value"
     rewards: Rewards = field(default_factory=Rewards)
     people: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.ceiling < 0:
-            raise LibraError(f"WeighingTask.ceiling is {self.ceiling}, but the largest value must be 0 or more.")
+        check_fields(self)
         if not self.pool or 0 in self.pool or list(self.pool) != sorted(set(self.pool)):
             raise LibraError(f"WeighingTask.pool is {self.pool}, but it must be ascending, distinct non-zero weights.")
-        if self.max_steps < 1:
-            raise LibraError(f"WeighingTask.max_steps is {self.max_steps}, but a weighing needs at least 1 step.")
-        if self.weight_encoding not in ("value", "index"):
-            raise LibraError(f"weight_encoding is {self.weight_encoding!r}, but it must be 'value' or 'index'.")
         if self.people and len(self.people) != self.ceiling + 1:
             raise LibraError(f"WeighingTask.people has {len(self.people)} numbers for {self.ceiling + 1} values.")
         if self.rewards.shape == "error" and self.tick == 1.0 and not self.people:

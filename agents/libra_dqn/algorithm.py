@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from stable_baselines3 import DQN
@@ -26,6 +26,7 @@ from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
 from libra_gym.network import NetworkSettings, ScaleNetwork
+from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Positive, Range, Share, check_arguments
 from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher
 
@@ -84,27 +85,27 @@ class LibraDQN(DQN):
         self,
         policy: str | type[DQNPolicy] = "ScalePolicy",
         env: GymEnv | str | None = None,
-        learning_rate: float | Schedule = 1e-5,
-        buffer_size: int = 10_000,
-        learning_starts: int | None = None,
-        batch_size: int = 128,
-        gamma: float = 0.9,
-        update_every: int = 100,
-        epsilon_start: float = 1.0,
-        epsilon_end: float = 0.1,
-        epsilon_step: float = 0.05,
-        syncs: int = 1,
-        easy_drop: float = 0.5,
+        learning_rate: NotNegative | Schedule = 1e-5,
+        buffer_size: AtLeastOne = 10_000,
+        learning_starts: Annotated[int, Range(0)] | None = None,
+        batch_size: AtLeastOne = 128,
+        gamma: Share = 0.9,
+        update_every: AtLeastOne = 100,
+        epsilon_start: Share = 1.0,
+        epsilon_end: Share = 0.1,
+        epsilon_step: NotNegative = 0.05,
+        syncs: AtLeastOne = 1,
+        easy_drop: Share = 0.5,
         loss: Loss = "l1",
-        quantile: float = 0.5,
+        quantile: Annotated[float, Range(0, 1, low_out=True, high_out=True)] = 0.5,
         double: bool = False,
         mask_target: bool = True,
         backup: Literal["taken", "all"] = "taken",
-        average: float = 0.0,
+        average: Fraction = 0.0,
         normalise: bool = False,
         calibrate: bool = False,
-        final_learning_rate: float | None = None,
-        max_grad_norm: float | None = None,
+        final_learning_rate: NotNegative | None = None,
+        max_grad_norm: Positive | None = None,
         train_freq: int | tuple[int, str] = 4,
         gradient_steps: int = 1,
         target_update_interval: int = 10_000,
@@ -117,16 +118,9 @@ class LibraDQN(DQN):
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
-        if loss not in LOSSES:
-            raise LibraError(f"loss is {loss!r}, but it must be one of: {', '.join(LOSSES)}.")
-        if not 0.0 < quantile < 1.0:
-            raise LibraError(f"quantile is {quantile}, but it must lie between 0 and 1.")
+        check_arguments(LibraDQN.__init__, locals())
         if quantile != 0.5 and loss != "l1":
             raise LibraError(f"quantile is {quantile}, but only the loss l1 has quantiles, not {loss!r}.")
-        if syncs < 1:
-            raise LibraError(f"syncs is {syncs}, but the target network must be synced at least once an epoch.")
-        if backup not in ("taken", "all"):
-            raise LibraError(f"backup is {backup!r}, but it must be 'taken' or 'all'.")
         self.update_every = update_every
         self.epsilon_step = epsilon_step
         self.syncs = syncs
@@ -139,7 +133,7 @@ class LibraDQN(DQN):
         self.average = average
         self.normalise = normalise
         self.calibrate = calibrate
-        if final_learning_rate is not None and isinstance(learning_rate, float):
+        if final_learning_rate is not None and not callable(learning_rate):
             learning_rate = LinearSchedule(learning_rate, final_learning_rate, 1.0)
         self.learner: Learner | None = None
         self.epochs_done = 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from experiments.commands.sources import check_place, refuse_idle
 from libra_gym.bank import FeatureBank, load_bank
 from libra_gym.datasets import DATASETS, open_dataset
 from libra_gym.errors import LibraError
@@ -35,6 +36,7 @@ class ReadoutName(str, Enum):
 
 
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         Path, typer.Argument(help="The directory of a run (its best model), a model file, 'dense' or 'street'.")
     ],
@@ -64,6 +66,10 @@ def evaluate(
 
     if (bank is None) == (dataset is None):
         raise LibraError("`libra evaluate` needs either --bank or --dataset.")
+    if bank is not None:
+        refuse_idle(context, "is for photos (--dataset), and --bank has their features", "root", "weights", "device")
+    check_place(json)
+    check_place(csv)
     others = None if against is None else read_counts(against)
     counter, backbone = open_joined(model)
     if backbone is not None and weights is not None:
@@ -74,14 +80,14 @@ def evaluate(
         assert dataset is not None
         eye = backbone or model_backbone(counter.about, weights, device)
         score = evaluate_photos(counter, dataset, root, split, eye.to(device), readout.value)
-    if json is not None:
-        score.save_json(json)
-    if csv is not None:
-        score.save_csv(csv)
     console = Console()
     console.print(score.table())
     if len(score.records) >= FEWEST_TO_GROUP:
         console.print(score.crowd_table())
+    if json is not None:
+        score.save_json(json)
+    if csv is not None:
+        score.save_csv(csv)
     if others is not None:
         assert against is not None
         console.print(compare(score, others).table(f"against {against.name}"))

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.commands.sources import refuse_idle
 from libra_gym.datasets import DATASETS
 from libra_gym.errors import LibraError
 
@@ -33,6 +34,7 @@ class StoredAs(str, Enum):
 
 
 def release(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="The directory of a run.")],
     out: Annotated[Path, typer.Option(help="The model file to write.")],
     weights: Annotated[
@@ -65,6 +67,8 @@ def release(
     console = Console()
     if out.resolve().parent == run.resolve():
         raise LibraError(f"{str(out)!r} is among the files of the run itself; give another --out.")
+    if dataset is None:
+        refuse_idle(context, "is for counting photos with the file (--dataset)", "root", "split")
     notes = {} if card is None else read_notes(card)
     photos = [] if dataset is None else open_dataset(dataset, root).photos(split)
     which = "last" if last else "best"

@@ -89,6 +89,10 @@ def reproduce(
 
     if root is None and table is not TableName.speed:
         raise LibraError(f"`libra reproduce {table.value}` needs --root, the directory that holds the data sets.")
+    if weights in RELEASED:
+        raise LibraError(
+            f"--weights is the ImageNet backbone that the paper starts from; give {weights} as --backbone."
+        )
     if jobs is not None and ray is not None:
         raise LibraError("--jobs is for this machine; with --ray the cluster decides how many jobs run at a time.")
     request = Request(

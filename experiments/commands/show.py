@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from experiments.commands.sources import refuse_idle
 from libra_gym.datasets import DATASETS
 from libra_gym.errors import LibraError
 
@@ -26,6 +27,7 @@ MOST_PATCHES = 120
 
 
 def show(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="The directory of a run (its best model), or a model file.")],
     out: Annotated[Path, typer.Option(help="The directory that the pictures go to.")],
     image: Annotated[Path | None, typer.Option(help="A photo.")] = None,
@@ -61,7 +63,13 @@ def show(
 
     if (image is None) == (bank is None):
         raise LibraError("`libra show` needs either --image with a photo, or --bank and --name.")
+    if image is not None:
+        refuse_idle(context, "goes with --bank, not with --image", "name", "dataset", "root")
+    else:
+        refuse_idle(context, "is for a photo (--image)", "weights", "points", "device")
     counter, backbone = open_joined(model)
+    if backbone is not None and weights is not None:
+        raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
     if image is not None:
         eye = (backbone or model_backbone(counter.about, weights)).to(device)
         scene = photo_scene(image, points, eye, model_kernel(counter.about), model_scale(counter.about))

@@ -1,8 +1,10 @@
-"""Other data sets in the options of a command: NAME=DIR, or NAME:SPLIT=DIR."""
+"""Options that commands have in common: other data sets, and those that would do nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import typer
 
 from libra_gym.errors import LibraError
 
@@ -14,3 +16,25 @@ def parse_source(text: str, option: str) -> tuple[str, str | None, Path]:
     if not name or not directory:
         raise LibraError(f"{option} {text!r} names no data set; write NAME=DIR or NAME:SPLIT=DIR.")
     return name, split or None, Path(directory).absolute()
+
+
+def check_place(path: Path | None) -> None:
+    """Refuse a file that could not be written, before there is anything to write."""
+    if path is not None and path.is_dir():
+        raise LibraError(f"{str(path)!r} is a directory; name a file.")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise LibraError(f"{str(path)!r} cannot be written, since there is no directory {str(path.parent)!r}.")
+
+
+def given(context: typer.Context, *names: str) -> list[str]:
+    """Those of these options that were typed, as they are typed."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return [
+        "--" + name.replace("_", "-") for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    ]
+
+
+def refuse_idle(context: typer.Context, because: str, *names: str) -> None:
+    """Refuse options that would do nothing; `because` goes on a sentence that names the first of them."""
+    if idle := given(context, *names):
+        raise LibraError(f"{idle[0]} {because}; leave it out.")

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from agents.registry import ALGORITHMS, parse_changes
+from experiments.commands.sources import given
 from libra_gym.errors import LibraError
 
 if TYPE_CHECKING:
@@ -124,8 +125,6 @@ def _check_epochs(run: RunDirectory, epochs: int) -> None:
 
 def refuse_others(context: typer.Context) -> None:
     """A run goes on as it began, so no other setting may come with --resume."""
-    for name in context.params.keys() - {"resume", "epochs"}:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = {"change": "set"}.get(name, name).replace("_", "-")
-            raise LibraError(f"--resume takes all settings from the run; leave out --{option}, or start a new run.")
+    if others := given(context, *sorted(context.params.keys() - {"resume", "epochs"})):
+        option = {"--change": "--set"}.get(others[0], others[0])
+        raise LibraError(f"--resume takes all settings from the run; leave out {option}, or start a new run.")

@@ -37,6 +37,10 @@ def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
         raise LibraError(f"{str(path)!r} is damaged ({error}); start the {what} anew.") from None
     known = {field.name for field in fields(cls)}
     needed = {field.name for field in fields(cls) if field.default is MISSING}
+    marks = {"libra train": "algo", "libra pretrain": "dataset"}
+    other = next((command for command, mark in marks.items() if mark in settings and mark not in known), None)
+    if other is not None:
+        raise LibraError(f"{str(path.parent)!r} is a run of `{other}`, not a {what}.")
     if not isinstance(settings, dict) or not needed <= settings.keys() <= known:
         raise LibraError(f"{str(path)!r} is not the configuration of a {what} of this version of libra-gym.")
     return settings
@@ -89,7 +93,7 @@ class RunConfig:
     @classmethod
     def load(cls, path: Path) -> RunConfig:
         """Read a `config.json`."""
-        settings = read_config(path, cls, "run")
+        settings = read_config(path, cls, "run of `libra train`")
         return cls(**{**settings, "also": tuple(settings.get("also", ()))})
 
     def open_bank(self) -> tuple[FeatureBank, FeatureBank]:

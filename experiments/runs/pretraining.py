@@ -65,7 +65,7 @@ class PretrainConfig:
     @classmethod
     def load(cls, path: Path) -> PretrainConfig:
         """Read a `config.json`."""
-        settings = read_config(path, cls, "pre-training")
+        settings = read_config(path, cls, "run of `libra pretrain`")
         return cls(**{**settings, "also": tuple(tuple(each) for each in settings.get("also", ()))})
 
 

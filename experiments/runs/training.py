@@ -258,9 +258,8 @@ def _build(run: RunDirectory, config: RunConfig, training: FeatureBank, checkpoi
         model = cls.load(run.model_path("last", ".zip"), env=env, device=config.device)
         return model
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in config.settings.items()}
-    settings["policy_kwargs"] = with_references(settings.get("policy_kwargs"))
     try:
-        model = cls(algorithm.policy, env, seed=config.seed, device=config.device, **settings)
+        model = cls(algorithm.policy, env, seed=config.seed, device=config.device, **with_references(settings))
     except (TypeError, ValueError, AssertionError) as error:
         raise LibraError(f"{config.algo!r} cannot be made with these settings ({error}).") from error
     if config.init is not None and checkpoint is None:

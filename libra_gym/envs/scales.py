@@ -44,6 +44,8 @@ def open_task(
     """The bank that an environment's arguments name, and the task on it."""
     if isinstance(bank, str):
         bank = load_bank(bank, split)
+    elif not isinstance(bank, FeatureBank):
+        raise LibraError(f"bank is {bank!r}, but it must be a FeatureBank, the path of one, or a name such as 'demo'.")
     elif split is not None:
         bank = bank.split(split)
     settings: dict[str, Any] = {"max_steps": max_steps, "weight_encoding": weight_encoding}
@@ -54,6 +56,8 @@ def open_task(
     if isinstance(rewards, Rewards):  # what it leaves alone stays the task's own: real-valued counts need a tolerance
         usual = vars(Rewards())
         rewards = {key: setting for key, setting in vars(rewards).items() if setting != usual[key]}
+    if not isinstance(rewards, Mapping | None):
+        raise LibraError(f"rewards is {rewards!r}, but it must be a Rewards, or a dict of its settings.")
     try:
         return bank, task.with_rewards(**(rewards or {}))
     except TypeError:

@@ -7,7 +7,6 @@ the backbone.
 from __future__ import annotations
 
 import logging
-import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -41,6 +40,8 @@ Crops = Literal["none", "paper"]
 Progress = Callable[[int, int], None]
 """Called with the photos that are done and all photos."""
 
+MOST_ENLARGED = 16.0
+"""How many times as large as it is a photo may be looked at."""
 PHOTOS_PER_SHARD = 16
 BATCH_PIXELS = 1 << 19
 """Views of one size go through the backbone together up to this many pixels; VGG16 needs about 0.6 kB for each."""
@@ -92,8 +93,10 @@ def build_features(
         rebuild: throw away what is in `out` and begin anew.
         progress: told after each photo.
     """
-    if not 0 < scale < math.inf:
-        raise LibraError(f"scale is {scale:g}, but it must be a number greater than 0.")
+    if not 0 < scale <= MOST_ENLARGED:
+        raise LibraError(f"scale is {scale:g}, but it must be greater than 0 and at most {MOST_ENLARGED:g}.")
+    if mirror and crops != "none":
+        raise LibraError("The paper's crops are mirrored as they are; leave mirror out.")
     if scale != 1.0 and crops != "none":
         raise LibraError(f"scale is {scale:g}, but the paper's crops are of photos as they are; leave one of them out.")
     out = Path(out)
@@ -133,7 +136,7 @@ def build_features(
                 if isinstance(loaded, Skipped) and not skip_bad:
                     raise LibraError(
                         f"{loaded.reason.rstrip('.')}; what is finished is kept, so mend it and run the same command "
-                        "again, or leave such photos out with --skip-bad"
+                        "again, or leave such photos out (`libra features --skip-bad`)"
                     )
                 work.add(loaded)
                 done += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -41,10 +42,18 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise LibraError(
-            f"{path} cannot be written ({error.strerror}); what is finished is kept, so make room and run the same "
-            "command again, or give another --out"
-        ) from error
+        raise LibraError(f"{path} cannot be written ({error.strerror}); {_remedy(error, path)}") from error
+
+
+def _remedy(error: OSError, path: Path) -> str:
+    """What to do about a file that cannot be written."""
+    if path.is_dir():
+        return "it is a directory, so name a file"
+    if not path.parent.is_dir():
+        return f"there is no directory {path.parent}, so make it, or name another place"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "name a place that may be written to"
+    return "what is finished is kept, so make room and run the same command again, or give another --out"
 
 
 def remove_leftovers(directory: Path, older: float = 0.0) -> None:

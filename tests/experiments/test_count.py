@@ -168,7 +168,7 @@ def test_region_and_size(folder, model):
     assert "0,0,129,96" in json.loads(beyond.stdout)[0]["error"]
 
 
-@pytest.mark.parametrize("text", ["1,2,3", "a,b,c,d", "1,2,3,4,5", "1.5,2,3,4"])
+@pytest.mark.parametrize("text", ["1,2,3", "a,b,c,d", "1,2,3,4,5", "1.5,2,3,4", "0,0,0,4", "-1,0,3,4"])
 def test_a_region_is_four_whole_numbers(text):
     with pytest.raises(LibraError, match=text):
         parse_region(text)
@@ -180,6 +180,7 @@ def test_files_folders_and_patterns(folder, clip, tmp_path):
     assert find_files([str(folder / "[01].jpg")]) == photos[:2]
     assert find_files([str(folder / "1.jpg"), str(folder)]) == [photos[1], photos[0], *photos[2:]]
     assert find_files([str(clip.parent / "*")]) == [clip]
+    assert find_files([str(folder.parent / f"[{folder.name[0]}]{folder.name[1:]}")]) == photos  # a pattern of folders
     assert [path.name for path in find_files([str(tmp_path / "none-*.jpg")])] == ["none-*.jpg"]
     odd = tmp_path / "photo[1].JPG"
     odd.write_bytes(b"")

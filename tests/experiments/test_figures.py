@@ -116,6 +116,8 @@ def test_a_photo_is_shown_with_the_models_own_backbone_and_with_dots_where_they_
         (("--bank", "BANK", "--name", "image-1", "--patch", "9,9"), "3 rows and 4 columns"),
         (("--bank", "BANK", "--name", "image-1", "--root", "."), "give --dataset"),
         (("--bank", "demo", "--name", "scene-0000"), "512 features"),
+        (("--bank", "BANK", "--name", "image-1", "--points", "dots.csv"), "--points is for a photo"),
+        (("--image", "photo.jpg", "--name", "image-1"), "--name goes with --bank"),
     ],
 )
 def test_what_cannot_be_shown_is_said(bank, run, tmp_path, arguments, message):

@@ -144,6 +144,6 @@ def test_mistakes_are_named(data, model, run, tmp_path):
     out = tmp_path / "run"
     command = [part for part in learn(data, model, out) if part not in ("--init", model)]
     assert "give it as --init" in libra(*command, "--weights", "random", status=2)
-    assert "epsilon must be" in libra(*learn(data, model, out), "--set", "epsilon=2", status=2)
+    assert "epsilon is 2, but it must be" in libra(*learn(data, model, out), "--set", "epsilon=2", status=2)
     assert "leave out --weights" in libra("release", run, "--weights", model, "--out", out, status=2)
     assert not out.exists()

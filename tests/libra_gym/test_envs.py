@@ -372,6 +372,8 @@ def test_pictures_and_text(small_bank):
         ({"bank": "no-such-bank"}, "no-such-bank"),
         ({"split": "holiday"}, "holiday"),
         ({"rewards": {"gild": 1}}, "gild"),
+        ({"rewards": "x"}, "rewards is 'x'"),
+        ({"bank": None}, "bank is None"),
         ({"max_steps": 0}, "0"),
         ({"weight_encoding": "one-hot"}, "one-hot"),
         ({"order": "backwards"}, "backwards"),

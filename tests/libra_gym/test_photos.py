@@ -82,6 +82,13 @@ def test_sixteen_bits_are_cut_to_eight(tmp_path, scene, suffix, grey):
     np.testing.assert_array_equal(read_photo(path), expected)
 
 
+def test_sixteen_bits_of_grey_with_a_transparent_colour_are_cut_too(tmp_path, scene):
+    """Pillow would make all of it white."""
+    picture = Image.fromarray(scene[..., 0].astype(np.uint16) * 257)
+    photo = read_photo(written(tmp_path, picture, "PNG", transparency=0))
+    np.testing.assert_array_equal(photo, np.repeat(scene[..., :1], 3, 2))
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
 def test_cmyk_is_converted(tmp_path, scene, kind):
     path = written(
@@ -131,7 +138,7 @@ def test_a_region_is_cut_out(scene):
     assert crop(scene, (0, 0, 50, 40)).shape == scene.shape
 
 
-@pytest.mark.parametrize("region", [(0, 0, 0, 5), (-1, 0, 5, 5), (40, 0, 11, 5), (0, 39, 5, 2)])
+@pytest.mark.parametrize("region", [(0, 0, 0, 5), (-1, 0, 5, 5), (40, 0, 11, 5), (0, 39, 5, 2), (1, 2, 3)])
 def test_a_region_must_lie_in_the_photo(scene, region):
     with pytest.raises(LibraError, match=",".join(map(str, region))):
         crop(scene, region)

@@ -64,6 +64,8 @@ class Synthetic(CrowdDataset):
     splits = tuple(SEEDS)
 
     def __init__(self, root: Path | None = None) -> None:
+        if root is not None and root.exists() and not root.is_dir():
+            raise LibraError(f"{str(root)!r} is a file; the drawn scenes need a directory to be written to.")
         self.root = root
 
     def _photos(self, split: str) -> list[Photo]:

@@ -286,12 +286,12 @@ class TestSettings:
         ("changes", "message"),
         [
             ({"crop": 100}, "multiple of 32"),
-            ({"schedule": "sine"}, "no schedule 'sine'"),
+            ({"schedule": "sine"}, "schedule is 'sine'"),
             ({"bins": "integer"}, "kernel=points"),
             ({"colour": 1}, "no setting 'colour'"),
             ({"scales": [2.0, 1.0]}, "ascending"),
             ({"epochs": 0}, "at least 1"),
-            ({"warmup": -1}, "warmup must be at least 0"),
+            ({"warmup": -1}, "warmup is -1"),
         ],
     )
     def test_a_wrong_setting_is_named(self, changes, message):

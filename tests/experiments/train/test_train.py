@@ -124,6 +124,11 @@ def test_a_setting_is_read_as_it_is_meant():
         (("--algo", "no.such:Thing"), "cannot be imported"),
         (("--algo", "os:getcwd"), "'os:getcwd' is no class"),
         (("--set", "gradient_steps=3"), "'gradient_steps' is of SB3's own loop"),
+        (("--set", "gamma=2"), "gamma is 2, but it must be a number from 0 to 1"),
+        (("--set", "policy_kwargs.network.hidden=[0]"), "hidden is"),
+        (("--set", "env.rewards.guiding=maybe"), "guiding is 'maybe'"),
+        (("--set", "env.max_steps=x"), "max_steps is 'x'"),
+        (("--set", "env.rewards=x"), "rewards is 'x'"),
         (("--split", "all"), "no split 'all'"),
         (("--device", "abacus"), "no device 'abacus'"),
         (("--init", "nowhere"), "nowhere"),
@@ -234,6 +239,11 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
     assert a.pop("bank") == "bank"
     assert b.pop("bank") == "folder test"
     assert a == b
+
+    with pytest.raises(LibraError, match="no directory"):  # before anything is counted
+        libra("evaluate", run, "--bank", bank, "--csv", tmp_path / "none" / "a.csv")
+    with pytest.raises(LibraError, match="--weights is for photos"):
+        libra("evaluate", run, "--bank", bank, "--weights", weights)
 
     joined = tmp_path / "joined.safetensors"  # a model with its backbone needs no weights
     PhotoCounter(backbone, Weigher.load(run / "best.safetensors")).save(joined, "float32")

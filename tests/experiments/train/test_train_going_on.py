@@ -96,6 +96,8 @@ def test_a_run_is_never_overwritten_and_goes_on_only_as_it_began(bank, tmp_path)
         libra(*begin(bank, tmp_path))
     with pytest.raises(LibraError, match="is no run"):
         libra("train", "--resume", tmp_path / "nothing")
+    with pytest.raises(LibraError, match="is a run of `libra train`, not a run of `libra pretrain`"):
+        libra("pretrain", "--resume", run)
 
 
 def test_a_run_does_not_go_on_with_another_bank(tmp_path):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from libra_gym.counts import KERNELS
 from libra_gym.errors import LibraError
 from libra_gym.features import Manifest, build, open_features, storage, verify_features
+from libra_gym.features.storage import write_whole
 
 FORK = multiprocessing.get_context("fork")
 
@@ -171,6 +172,10 @@ def test_a_disk_without_room_is_said_and_finished_shards_are_kept(
 
 def test_a_directory_that_cannot_be_written_is_named(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    with pytest.raises(LibraError, match=r"there is no directory .*nowhere"):
+        write_whole(tmp_path / "nowhere" / "file", b"")
+    with pytest.raises(LibraError, match="it is a directory"):
+        write_whole(tmp_path, b"")
     with pytest.raises(LibraError, match="file/out cannot be written to"):
         make(photos, tmp_path / "file" / "out")
 
