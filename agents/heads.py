@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from libra_gym.bank import FeatureBank
 from libra_gym.errors import LibraError
 from libra_gym.metrics import Score, score
+from libra_gym.network import moments
 from libra_gym.quantizer import Quantizer
 from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Range, check_fields
 
@@ -150,7 +151,7 @@ class HeadTrainer:
         self.bank = bank.to(device)
         self.settings = settings
         self.head = Head(settings, bank.channels, bank.quantizer).to(device)
-        deviation, mean = torch.std_mean(self.bank.features[:].float(), dim=0)
+        mean, deviation = moments(self.bank.features)
         self.head.mean.copy_(mean)
         self.head.scale.copy_(1.0 / deviation.clamp_min(1e-3))
         self.optimizer = torch.optim.AdamW(

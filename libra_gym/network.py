@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from libra_gym.bank import Features
 from libra_gym.errors import LibraError
 from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Positive, check_fields
 
@@ -46,6 +47,23 @@ class NetworkSettings:
         return {**asdict(self), "hidden": list(self.hidden)}
 
 
+def moments(features: Features, block: int = 1 << 18) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel over all feature vectors, a block of them at a time in single precision."""
+    mean, squares, number = torch.zeros(()), torch.zeros(()), 0
+    for start in range(0, features.shape[0], block):
+        rows = features[start : start + block].float()
+        variance, centre = torch.var_mean(rows, dim=0, correction=0)
+        if len(rows) == features.shape[0]:
+            return centre, torch.std(rows, dim=0)
+        # Each part's squares about its own mean, and what the means are apart (Chan, Golub and LeVeque, 1979).
+        variance, centre = variance.cpu().double(), centre.cpu().double()
+        share = len(rows) / (number + len(rows))
+        apart = centre - mean
+        squares = squares + variance * len(rows) + apart.square() * number * share
+        mean, number = mean + apart * share, number + len(rows)
+    return mean.float(), (squares / max(number - 1, 1)).sqrt().float()
+
+
 class ScaleNetwork(nn.Module):
     """Q values of all actions for patches and what lies on their pans."""
 
@@ -65,9 +83,8 @@ class ScaleNetwork(nn.Module):
                 nn.init.normal_(layer.weight, std=settings.init_std)
                 nn.init.zeros_(layer.bias)
 
-    def normalise(self, features: Tensor) -> None:
-        """Standardise the input by the mean and deviation of these feature vectors."""
-        deviation, mean = torch.std_mean(features.float(), dim=0)
+    def normalise(self, mean: Tensor, deviation: Tensor) -> None:
+        """Standardise the input by the `moments` of the feature vectors."""
         self.mean.copy_(mean)
         self.scale.copy_(1.0 / deviation.clamp_min(1e-3))
 
