@@ -61,7 +61,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="Where the backbone runs: 'cpu' or 'cuda'.")] = "cpu",
 ) -> None:
     """Count the images of a bank or data set, and print the errors."""
-    from experiments.runs.counter import open_joined
+    from experiments.runs.counter import HeadCounter, open_joined
     from libra_gym.paired import compare, read_counts
 
     if (bank is None) == (dataset is None):
@@ -72,6 +72,10 @@ def evaluate(
     check_place(csv)
     others = None if against is None else read_counts(against)
     counter, backbone = open_joined(model)
+    if readout is ReadoutName.expectation and not isinstance(counter, HeadCounter):
+        raise LibraError(
+            "--readout expectation is for one-step classifiers; what an agent weighs is read as mean or middle."
+        )
     if backbone is not None and weights is not None:
         raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
     if bank is not None:

@@ -242,6 +242,8 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
 
     with pytest.raises(LibraError, match="no directory"):  # before anything is counted
         libra("evaluate", run, "--bank", bank, "--csv", tmp_path / "none" / "a.csv")
+    with pytest.raises(LibraError, match="expectation is for one-step classifiers"):
+        libra("evaluate", run, "--bank", bank, "--readout", "expectation")
     with pytest.raises(LibraError, match="--weights is for photos"):
         libra("evaluate", run, "--bank", bank, "--weights", weights)
 
