@@ -34,6 +34,7 @@ from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
 from libra_gym.metrics import Score, score
 from libra_gym.quantizer import Quantizer
+from libra_gym.workers import leave_signals
 
 FORMAT = "libra_gym.backbone"
 Item = tuple[Tensor, Tensor, Tensor]
@@ -165,7 +166,7 @@ class Pretrainer:
             optimizer = torch.optim.AdamW(groups, settings.learning_rate, weight_decay=settings.weight_decay)
         # Readers in other processes would each have a copy of the cache and of the stem.
         readers = workers if self.cache.where == "none" else 0
-        loader = DataLoader(self.crops, settings.batch_size, num_workers=readers)
+        loader = DataLoader(self.crops, settings.batch_size, num_workers=readers, worker_init_fn=leave_signals)
         self.model, self.optimizer, self.loader = self.accelerator.prepare(self.counter, optimizer, loader)
         self.averaged: AveragedModel | None = None
         if settings.average > 0:

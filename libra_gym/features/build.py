@@ -33,6 +33,7 @@ from libra_gym.features.reading import map_shard, shard_fault, split_dots
 from libra_gym.features.storage import locked, remove_leftovers, sha256, write_whole
 from libra_gym.splits import is_training
 from libra_gym.tiling import whole_features
+from libra_gym.workers import leave_signals
 
 logger = logging.getLogger(__name__)
 
@@ -241,7 +242,8 @@ def _loader(views: _Views, workers: int) -> Iterator[_Loaded | Skipped]:
         return iter(())
     workers = min(workers, len(views))
     # A generator of its own, because a loader would otherwise draw a number from the program's.
-    return iter(DataLoader(views, batch_size=None, num_workers=workers, generator=torch.Generator().manual_seed(0)))
+    own = torch.Generator().manual_seed(0)
+    return iter(DataLoader(views, batch_size=None, num_workers=workers, generator=own, worker_init_fn=leave_signals))
 
 
 # --------------------------------------------------------------------------------------------------------- extracting

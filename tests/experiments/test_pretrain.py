@@ -75,6 +75,29 @@ def test_a_killed_run_goes_on_bit_for_bit(root, whole, tmp_path):
     assert [row["validation/mae"] for row in rows(run)] == [row["validation/mae"] for row in rows(whole)]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_readers_leave_ctrl_c_to_the_run(root, tmp_path, number):
+    """A terminal sends Ctrl-C, and a cluster its polite request, to the processes that read photos as well."""
+    run, long = tmp_path / "run", ("--cache", "none", "--set", "crops_per_photo=2000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.cli", *begin(root, run, *long)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and not ((run / "progress.csv").exists() and rows(run)):
+        time.sleep(0.01)
+    time.sleep(3)  # in the midst of the first epoch
+    os.killpg(process.pid, number)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "libra pretrain --resume" in said
+
+
 def test_ctrl_c_says_how_to_go_on(root, whole, tmp_path, monkeypatch):
     from agents.pretraining import Pretrainer
 
