@@ -111,7 +111,7 @@ class Session:
         counted, pixels = self._count(path)
         entry = _entry(path, counted, time.perf_counter() - start) | self._hint(pixels)
         if self.overlay is not None:
-            seen, scale = self.counter.look(pixels), self.counter.scale
+            seen, scale = self.counter.look(pixels), self.counter.scale_of(pixels)
             self._save(overlay_figure(seen, counted.patch_map, _title(path, counted), scale), path)
         self.entries.append(entry)
 

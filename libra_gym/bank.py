@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from libra_gym.errors import LibraError
-from libra_gym.quantizer import Quantizer, Readout
+from libra_gym.quantizer import Quantizer
 from libra_gym.splits import is_training, part
 
 
@@ -58,6 +58,8 @@ class BankImage:
     """Height and width in pixels, before padding."""
     people: float
     """The number of annotated heads in the image: what a counter should answer."""
+    source: str | None = None
+    """The name of the photo, where it cannot be told from that of the image."""
 
     @property
     def patches(self) -> int:
@@ -67,7 +69,7 @@ class BankImage:
     @property
     def photo(self) -> str:
         """The name of the photo that this is, or is a view of."""
-        return self.name.partition("#")[0]
+        return self.name.partition("#")[0] if self.source is None else self.source
 
 
 def training_quantizer(counts: np.ndarray, images: Sequence[BankImage]) -> Quantizer:
@@ -86,7 +88,7 @@ class FeatureBank:
         counts: people per patch, `(patches,)`.
         images: the images in the order of their patches.
         quantizer: counts ⇄ intervals. When absent it is fitted to `counts` (the appendix's binning, bin means).
-        points: head dots per image, if they are known, so that counts can be derived anew with another kernel.
+        points: head dots per image, if they are known.
         meta: how the bank was made; plain JSON types.
         divide: for a bank that can be divided in several ways, as for cross-validation: from a split's name and the
             images' names to the split of each, or None.
@@ -202,14 +204,16 @@ class FeatureBank:
         `train:1/5` is the first of five shares of the split `train`, `train:-1/5` all but that (`splits`). Of a
         division such as the folds of UCF_CC_50, the quantizer is fitted to that division's training images.
         """
-        names = name.split("+")
-        keep = sorted({i for each in names for i in self._images_of(each)})
-        if not keep and (divided := self._divided(min(each.partition(":")[0] for each in names))) is not None:
-            return divided.split(name)
-        if not keep:
-            there = ", ".join(sorted({image.split for image in self.images}))
-            raise LibraError(f"Bank {self.name!r} has no split {name!r}; it has: {there}.")
-        return self.select(keep)
+        found = {each: self._images_of(each) for each in name.split("+")}
+        if not any(found.values()):
+            divided = self._divided(min(each.partition(":")[0] for each in found))
+            if divided is not None:
+                return divided.split(name)
+        for each, images in found.items():
+            if not images:
+                there = ", ".join(sorted({image.split for image in self.images}))
+                raise LibraError(f"Bank {self.name!r} has no split {each!r}; it has: {there}.")
+        return self.select(sorted({i for images in found.values() for i in images}))
 
     def _images_of(self, split: str) -> list[int]:
         """The places of the images of a split or of a share of one; the views of a photo stay together."""
@@ -285,17 +289,6 @@ class FeatureBank:
     def with_quantizer(self, quantizer: Quantizer) -> FeatureBank:
         """The same bank with other intervals."""
         return replace(self, quantizer=quantizer)
-
-    def recount(self, kernel: Any, *, readout: Readout = "mean") -> FeatureBank:
-        """The same features with counts derived anew from the dots by another kernel, and a quantizer for them."""
-        from libra_gym.counts import patch_counts
-
-        if self.points is None:
-            raise LibraError(f"Bank {self.name!r} holds no head dots, so that its counts cannot be derived anew.")
-        maps = [patch_counts(p, image.size, kernel).ravel() for p, image in zip(self.points, self.images)]
-        counts = np.concatenate(maps).astype(np.float32)
-        quantizer = Quantizer.fit_log(counts, readout=readout)
-        return replace(self, counts=torch.from_numpy(counts).to(self.device), quantizer=quantizer)
 
     # ------------------------------------------------------------------------------------------------- one file
 

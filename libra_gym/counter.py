@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from libra_gym.backbones import STRIDE, Backbone, load_backbone
-from libra_gym.datasets.views import resized, scaled_size
+from libra_gym.datasets.views import natural_scale, resized, scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
@@ -112,9 +112,13 @@ class Counter:
         side = self.weigher.about.get("longest_side")
         return None if side is None else int(side)
 
+    def scale_of(self, pixels: Pixels) -> float:
+        """The same for one photo: where the photos that the model learnt from were limited in size, so is this one."""
+        return self.scale * natural_scale(self.weigher.about.get("dataset", ""), (pixels.shape[0], pixels.shape[1]))
+
     def look(self, pixels: Pixels) -> Pixels:
         """The photo in the size in which it is counted."""
-        return resized(pixels, scaled_size((pixels.shape[0], pixels.shape[1]), self.scale))
+        return resized(pixels, scaled_size((pixels.shape[0], pixels.shape[1]), self.scale_of(pixels)))
 
     def _weigh(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """People in each patch `(rows, cols)`."""
@@ -189,7 +193,7 @@ def view(photo: str | Path | Pixels, region: Region | None = None, max_side: int
         )
     if region is not None:
         pixels = crop(pixels, region)
-    return pixels if max_side is None else limit_side(pixels, max_side)
+    return np.ascontiguousarray(pixels if max_side is None else limit_side(pixels, max_side))
 
 
 def count(

@@ -65,11 +65,11 @@ def read_photo(path: Path | str) -> Pixels:
 
 def check_region(region: Sequence[int]) -> Region:
     """The region, if it is one."""
-    if len(region) == 4:
+    if len(region) == 4 and all(isinstance(number, int | np.integer) for number in region):
         left, top, width, height = region
         if width > 0 and height > 0 and left >= 0 and top >= 0:
             return left, top, width, height
-    raise LibraError(f"The region {_text(region)} is no rectangle; it must be x,y,width,height in pixels.")
+    raise LibraError(f"The region {_text(region)} is no rectangle; it must be x,y,width,height in whole pixels.")
 
 
 def crop(pixels: Pixels, region: Region) -> Pixels:

@@ -137,6 +137,7 @@ class LibraDQN(DQN):
             learning_rate = LinearSchedule(learning_rate, final_learning_rate, 1.0)
         self.learner: Learner | None = None
         self.epochs_done = 0
+        self.started = False
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None is what SB3's own load() passes
@@ -168,7 +169,10 @@ class LibraDQN(DQN):
         weighing = isinstance(self.env, WeighingVecEnv)
         if weighing and "task" not in self.policy_kwargs:
             assert isinstance(self.env, WeighingVecEnv)
-            self.policy_kwargs["task"] = self.env.task.to_dict()
+            self.policy_kwargs = {
+                **self.policy_kwargs,
+                "task": self.env.task.to_dict(),
+            }  # the caller's own is left alone
         if self.policy_kwargs.get("task") is not None:
             self.replay_buffer = _NO_BUFFER  # the learner has its own
         super()._setup_model()
@@ -191,7 +195,8 @@ class LibraDQN(DQN):
         assert isinstance(self.env, WeighingVecEnv)
         if self.calibrate and self.env.task.tick != 1.0:
             raise LibraError("calibrate is true, but real-valued counts have no look-up table; leave it out.")
-        fresh = self.num_timesteps == 0 and self._n_updates == 0
+        self._take_task(self.env.task)
+        fresh = self.num_timesteps == 0 and self._n_updates == 0 and not self.started
         self.learner = self.learner_class(
             self.env.bank,
             self.env.task,
@@ -206,6 +211,20 @@ class LibraDQN(DQN):
         self.learner.epoch, self.learner.updates = self.epochs_done, self._n_updates
         if fresh and self.normalise:
             self.learner.normalise()
+
+    def _take_task(self, task: WeighingTask) -> None:
+        """What is legal depends on the environment's range; all else must be as it was when the network was made."""
+        before = WeighingTask.from_dict(self.policy_kwargs["task"])
+        for name in ("pool", "tick", "max_steps", "weight_encoding"):
+            new, old = getattr(task, name), getattr(before, name)
+            if new != old:
+                raise LibraError(
+                    f"The environment's {name} is {new!r}, but the agent's is {old!r}; give it an environment like the "
+                    "one that it was made with."
+                )
+        self.policy_kwargs = {**self.policy_kwargs, "task": task.to_dict()}
+        for part in (self.policy, self.q_net, self.q_net_target):
+            part.task = task  # type: ignore[assignment]  # torch declares every attribute a tensor or module
 
     def _learner_settings(self, block: int) -> LearnerSettings:
         return LearnerSettings(
@@ -238,6 +257,7 @@ class LibraDQN(DQN):
             raise LibraError("Only an agent on the scales of agents.make_vec_env(...) can start from a counter.")
         check_start(counter, self.learner.online.settings, self.learner.task)
         self.learner.start_from(counter.network)
+        self.started = True
 
     def weigher(self, about: Mapping[str, Any] | None = None) -> Weigher:
         """The agent as a counter that needs no SB3; its network is the agent's own (or its average), not a copy."""

@@ -89,7 +89,7 @@ class Learner:
         self.online, self.target, self.averaged = online, target, averaged
         self.optimizer, self.loss, self.settings = optimizer, loss, settings
         self.replay = IndexReplay(settings.buffer_size, task.max_steps, self.device)
-        self.seed = torch.seed() % 2**32 if seed is None else seed
+        self.seed = int(torch.randint(2**32, ())) if seed is None else seed
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         self.epoch = 0
         self.cursor = 0

@@ -93,8 +93,8 @@ def pretrain(
     from agents.pretraining import pretrain_settings
     from agents.pretraining.weighing import NEEDS_MODEL
     from agents.registry import parse_changes
-    from experiments.commands.sources import parse_source
-    from experiments.commands.train import refuse_others
+    from experiments.commands.sources import parse_source, refuse_idle
+    from experiments.commands.train import check_epochs, refuse_others
     from experiments.runs.directory import RunDirectory, command_line
     from experiments.runs.pretraining import PretrainConfig, make_accelerator, new_wandb_id, prepare
     from experiments.runs.pretraining import pretrain as pretrain_run
@@ -106,10 +106,13 @@ def pretrain(
         run = RunDirectory(resume, "pretrain")
         config = PretrainConfig.load(run.config_path)
         if epochs is not None:
+            check_epochs(run, epochs)
             config = replace(config, settings={**config.settings, "epochs": epochs})
     else:
         if dataset is None or out is None:
             raise LibraError("`libra pretrain` needs --dataset and --out, or --resume with the directory of a run.")
+        if init is not None and method is not Method.weighing:
+            refuse_idle(context, "has no use where --init gives the backbone and its head", "weights")
         if method is Method.weighing and init is None:
             raise LibraError(NEEDS_MODEL)  # before a backbone is downloaded
         run = RunDirectory(out, "pretrain")

@@ -72,7 +72,8 @@ def show(
         raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
     if image is not None:
         eye = (backbone or model_backbone(counter.about, weights)).to(device)
-        scene = photo_scene(image, points, eye, model_kernel(counter.about), model_scale(counter.about))
+        about = counter.about
+        scene = photo_scene(image, points, eye, model_kernel(about), model_scale(about), about.get("dataset", ""))
     else:
         assert bank is not None
         opened = load_bank(bank)
@@ -85,7 +86,7 @@ def show(
         raise LibraError("A one-step head weighs nothing, so there are no steps to draw; take a run of an agent.")
     people = scene.bank.counts.numpy() if scene.truth_known and scene.bank.counts.any() else counted.people
     place = scene.bank.images[0]
-    scale = model_scale(counter.about) if image is not None else float(scene.bank.meta.get("scale", 1.0))
+    scale = scene.scale if image is not None else float(scene.bank.meta.get("scale", 1.0))
     chosen = choose_region(region, patch, people.reshape(place.rows, place.cols), place, scale)
     known = scene.truth_known
     figures = {

@@ -71,7 +71,7 @@ def train(
         run = RunDirectory(resume)
         config = RunConfig.load(run.config_path)
         if epochs is not None:
-            _check_epochs(run, epochs)
+            check_epochs(run, epochs)
             config = replace(config, epochs=epochs)
         if note := RESUME_NOTES.get(config.algorithm.kind):
             console.print(note, highlight=False)
@@ -113,7 +113,7 @@ def train(
     console.print(f"{run.path} is finished", highlight=False, soft_wrap=True, markup=False)
 
 
-def _check_epochs(run: RunDirectory, epochs: int) -> None:
+def check_epochs(run: RunDirectory, epochs: int) -> None:
     """Refuse fewer epochs than a run has behind it."""
     from experiments.runs.checkpoint import Checkpoint
 

@@ -113,7 +113,7 @@ def read_run(path: str | Path) -> RunRecord:
         transitions=curve[-1].transitions,
         seconds=curve[-1].seconds,
         curve=curve,
-        judged_on=f"{config['fingerprint']} {config['validation_split']}",
+        judged_on=f"{config['fingerprint'].partition('+')[0]} {config['validation_split']}",
         settings=json.dumps(kept, sort_keys=True),
     )
 

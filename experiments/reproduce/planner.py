@@ -64,7 +64,10 @@ class Request:
     def places(self) -> dict[str, str]:
         """Paths of this machine, and what stands for them in a report."""
         files = [Path(self.weights).resolve(), *self.backbones.values()]
-        return {str(self.out): "OUT", str(self.root): "ROOT", **{str(file): file.name for file in files}}
+        own = {self.out: "OUT", self.root: "ROOT"}
+        return {str(place): name for place, name in own.items() if place != Path(place.anchor)} | {
+            str(file): file.name for file in files
+        }
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
@@ -136,8 +137,10 @@ def plan(
     settings = algorithm.preset(preset, changes)
     opened = load_bank(bank)
     more = _training_parts(also, train_split)
-    training = opened.split(train_split).join(*more)
-    opened.split(validation_split)  # there must be one to choose the model by
+    own = opened.split(train_split)
+    named = [other for other in more if "dataset" in other.meta]
+    _keep_apart(opened.split(validation_split), own, *named)
+    training = own.join(*more)
     training = training.with_quantizer(fit_quantizer(training))
     asked = _epochs(settings.pop("epochs"), settings.pop("weighings", None), len(training))
     num_envs, env = settings.pop("num_envs", 0), settings.pop("env", None) or {}
@@ -182,6 +185,19 @@ def _check_init(config: RunConfig, channels: int) -> None:
     task = WeighingTask.from_dict(config.task)
     network = NetworkSettings(channels, task.max_steps, task.num_actions, **config.settings["policy_kwargs"]["network"])
     check_start(open_weigher(config.init), network, task)
+
+
+def _keep_apart(validation: FeatureBank, *training: FeatureBank) -> None:
+    """Refuse to choose a model by a photo that it learns from."""
+    judged = {image.photo for image in validation.images}
+    for bank in training:
+        if bank.meta.get("dataset") != validation.meta.get("dataset"):
+            continue  # photos of other data sets may have the same names
+        if common := sorted(judged & {image.photo for image in bank.images}):
+            raise LibraError(
+                f"{common[0]!r} of bank {bank.name!r} is learnt from and judged by; take splits that have no photo "
+                "in common."
+            )
 
 
 def _place(bank: str) -> str:
@@ -237,7 +253,7 @@ def _task(training: FeatureBank, num_envs: int, env: dict[str, Any]) -> dict[str
 
     try:
         scales = make_vec_env(num_envs=num_envs, bank=training, split=None, **env)
-    except TypeError as error:
+    except (TypeError, gym.error.Error) as error:
         raise LibraError(f"The environment cannot be made with {env!r} ({error}).") from None
     task: dict[str, Any] = json.loads(json.dumps(scales.task.to_dict()))
     return task

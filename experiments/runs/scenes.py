@@ -16,7 +16,7 @@ from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counts import Kernel, inside
 from libra_gym.datasets import open_dataset
 from libra_gym.datasets.folder import read_dots
-from libra_gym.datasets.views import full, resized
+from libra_gym.datasets.views import full, natural_scale, resized
 from libra_gym.errors import LibraError
 from libra_gym.photos import Pixels, read_photo
 
@@ -35,18 +35,24 @@ class Scene:
     pixels: Pixels
     truth_known: bool = True
     """Otherwise the bank's counts mean nothing."""
+    scale: float = 1.0
+    """How many times larger than the photo the pixels are."""
 
 
-def photo_scene(path: Path, dots: Path | None, backbone: Backbone, kernel: Kernel, scale: float = 1.0) -> Scene:
+def photo_scene(
+    path: Path, dots: Path | None, backbone: Backbone, kernel: Kernel, scale: float = 1.0, dataset: str = ""
+) -> Scene:
     """A photo as the backbone sees it, with the counts of its dots where a CSV or JSON file of them is given.
 
-    `scale` makes it larger first, as the photos that a model learnt from were.
+    `scale` makes it larger first, as the photos that a model learnt from were, and `dataset`, where those were from,
+    may limit its size.
     """
     from libra_gym.tiling import whole_features
 
     points = None if dots is None else _read_points(dots)
     photo = read_photo(path)
     size = (photo.shape[0], photo.shape[1])
+    scale *= natural_scale(dataset, size)
     seen = full(size, scale=scale)
     pixels = seen.apply_image(photo)
     people = seen.patch_counts(np.zeros((0, 2)) if points is None else points, size, kernel)
@@ -59,7 +65,7 @@ def photo_scene(path: Path, dots: Path | None, backbone: Backbone, kernel: Kerne
         (BankImage(path.stem, "photo", rows, cols, seen.size, heads),),
         points=None if points is None else (seen.apply_points(points, size),),
     )
-    return Scene(bank, pixels, truth_known=points is not None)
+    return Scene(bank, pixels, truth_known=points is not None, scale=scale)
 
 
 def bank_scene(bank: FeatureBank, index: int, photo_of: PhotoOf) -> Scene:
@@ -93,7 +99,7 @@ def photo_source(bank: FeatureBank, dataset: str | None, root: Path | None) -> P
     photos = {photo.name: photo for photo in opened.photos("+".join(opened.present()))}
 
     def find(image: BankImage) -> Pixels | None:
-        if "#" in image.name:  # a crop or mirror, and a bank does not say of which part
+        if image.name != image.photo:  # a crop or mirror, and a bank does not say of which part
             return None
         if image.name not in photos:
             raise LibraError(

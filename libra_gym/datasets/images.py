@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from libra_gym.errors import LibraError
 
 _JPEG, _SCAN, _END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
+_TIFF = (b"II*\x00", b"MM\x00*")
+_ORIENTATION = 274
 
 
 def read_image(path: Path | str) -> NDArray[np.uint8]:
@@ -24,7 +28,18 @@ def read_image(path: Path | str) -> NDArray[np.uint8]:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise LibraError(f"The photo {path} is damaged or not an image that OpenCV knows; get this file again.")
+    if data.startswith(_TIFF):
+        image = _as_stored(np.asarray(image, np.uint8), data)
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8)
+
+
+def _as_stored(image: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
+    """A TIFF's pixels as they are stored; OpenCV turns them upright even when it is told to leave them."""
+    with Image.open(io.BytesIO(data)) as picture:
+        orientation = picture.getexif().get(_ORIENTATION, 1)
+    mirrored = np.fliplr(image) if orientation in (2, 4, 5, 7) else image
+    turns = {3: 2, 4: 2, 5: 1, 6: 1, 7: -1, 8: -1}.get(orientation, 0)
+    return np.ascontiguousarray(np.rot90(mirrored, turns))
 
 
 def read_bytes(path: Path | str) -> bytes:

@@ -6,8 +6,8 @@ the observation, and asks `WeighingTask` for everything that is physics.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -186,12 +186,19 @@ class Scales:
         return chosen.copy()
 
 
-@lru_cache(maxsize=4)
+_ROWS: dict[tuple[int, int], torch.Tensor] = {}
+"""By the identity of a bank's features, and steps; an entry goes when the features go."""
+
+
 def _observation_rows(bank: FeatureBank, steps: int) -> torch.Tensor:
     """Each patch's observation with an empty pan, so that one copy of a row makes an observation.
 
-    All environments on a bank share the rows.
+    All environments on the same features share the rows, whatever their quantizer.
     """
-    rows = torch.zeros(len(bank), bank.channels + steps)
-    rows[:, : bank.channels] = bank.features[:]
-    return rows
+    key = id(bank.features), steps
+    if key not in _ROWS:
+        rows = torch.zeros(len(bank), bank.channels + steps)
+        rows[:, : bank.channels] = bank.features[:]
+        _ROWS[key] = rows
+        weakref.finalize(bank.features, _ROWS.pop, key, None)
+    return _ROWS[key]

@@ -65,7 +65,7 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.needle: npt.ArrayLike | None = None
-        self._unseeded = True
+        self._unseeded = np.ones(num_envs, dtype=np.bool_)
         self._ended = np.ones(num_envs, dtype=np.bool_)
         self._rewards = np.zeros(num_envs)
         self._present = np.ones(num_envs, dtype=np.bool_)
@@ -91,12 +91,13 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
         everything = bool(which.all())
         self.scales.load(None if everything else np.flatnonzero(which), options.get("patch"))
         self._ended[which] = False
+        self._rewards[which] = 0.0
         self.needle = None
         return self.scales.observe(), self._info(which)
 
     def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
         """Take one action on every scale."""
-        if self._unseeded:
+        if self._unseeded.all():
             raise gym.error.ResetNeeded("No scale has a patch yet; call reset() before step().")
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and self._ended.any():
             return self._step_and_reload(actions)
@@ -120,6 +121,8 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
         """NEXT_STEP with scales that ended before: those take a new patch instead of their action."""
         live = np.flatnonzero(~self._ended)
         chosen = np.asarray(actions)
+        if chosen.shape != (self.num_envs,):
+            raise LibraError(f"Actions must be {self.num_envs} whole numbers, not of shape {chosen.shape}.")
         rewards, ended = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
         if len(live):
             rewards[live], ended[live] = self.scales.act(chosen[live], live)
@@ -145,23 +148,24 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
     # ---------------------------------------------------------------------------------------------------- helpers
 
     def _seed(self, seed: int | Sequence[int | None] | None, which: Bools) -> None:
-        if seed is None and not self._unseeded:
+        new = self._unseeded & which
+        if seed is None and not new.any():
             return
         if seed is None or isinstance(seed, int | np.integer):
             super().reset(seed=None if seed is None else int(seed))
             _ = self.np_random  # draws a seed from the operating system when there is none
             first = int(self.np_random_seed or 0)
-            seeds: list[int | None] = [first + i for i in range(self.num_envs)]
+            seeds: list[int | None] = [first + i if seed is not None or new[i] else None for i in range(self.num_envs)]
         else:
             seeds = list(seed)
             if len(seeds) != self.num_envs:
                 raise LibraError(f"There are {len(seeds)} seeds for {self.num_envs} environments; give one for each.")
-        if self._unseeded and None in seeds:  # as an environment by itself would
+        if any(own is None and new[i] for i, own in enumerate(seeds)):  # as an environment by itself would
             drawn = np.random.SeedSequence().generate_state(self.num_envs, np.uint64) >> np.uint64(1)
-            seeds = [int(new) if seed is None else seed for seed, new in zip(seeds, drawn, strict=True)]
+            seeds = [int(drawn[i]) if own is None and new[i] else own for i, own in enumerate(seeds)]
         chosen = [(i, seed) for i, seed in enumerate(seeds) if which[i] and seed is not None]
         self.scales.order.seed([seed for _, seed in chosen], np.array([i for i, _ in chosen], dtype=np.intp))
-        self._unseeded = False
+        self._unseeded &= ~which
 
     def _reset_mask(self, options: dict[str, Any]) -> Bools:
         if "reset_mask" not in options:

@@ -102,6 +102,8 @@ def build_features(
         raise LibraError(f"scale is {scale:g}, but the paper's crops are of photos as they are; leave one of them out.")
     out = Path(out)
     photos = _list_photos(dataset, split)
+    if (mirror or crops != "none") and not any(is_training(own) for _, own in photos):
+        raise LibraError(f"Crops and mirror images are of training photos alone, and {split!r} is no training split.")
     recipe = Recipe(
         dataset=dataset.name,
         split=split,

@@ -93,7 +93,8 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
                 seen = view.apply_points(dots, photo.size)
                 whole = not view.mirror and view.size == scaled_size(photo.size, view.scale)
                 name = photo.name if whole else f"{photo.name}#{number}"
-                images.append(BankImage(name, photo.split, *view.grid, view.size, float(len(seen))))
+                source = photo.name if "#" in photo.name else None
+                images.append(BankImage(name, photo.split, *view.grid, view.size, float(len(seen)), source))
                 points.append(seen)
                 if density is not None:
                     counts.append(view.integrate(density).ravel())

@@ -1,6 +1,7 @@
 """LibraDQN: the paper's agent as a Stable-Baselines3 algorithm."""
 
 import math
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -337,6 +338,45 @@ def test_what_is_loaded_counts_like_what_was_saved_and_goes_on_from_there(tmp_pa
     model.set_env(scales(make_bank(seed=5)))
     np.testing.assert_array_equal(model.weigher().weigh(bank).actions, expected)
     assert (model.learner.epoch, model.learner.updates) == (3, model._n_updates)
+
+
+def test_another_environment_brings_its_own_range(tmp_path):
+    """The greedy action is legal on the bank that the agent is given, not on the one that it was made with."""
+    few = make_bank()
+    many = replace(few, counts=few.counts * 5, quantizer=None)
+    assert few.num_intervals < many.num_intervals
+    model = agent(scales(few))
+    model.set_env(scales(many))
+    model.save(tmp_path / "model")
+    for each in (model, LibraDQN.load(tmp_path / "model"), LibraDQN.load(tmp_path / "model", env=scales(many))):
+        assert each.q_net.task.ceiling == each.q_net_target.task.ceiling == many.num_intervals - 1
+    back = LibraDQN.load(tmp_path / "model", env=scales(few))
+    assert back.q_net.task == back.learner.task == back.env.task
+    with pytest.raises(LibraError, match="weight_encoding is 'index', but the agent's is 'value'"):
+        agent()._take_task(scales(weight_encoding="index").task)
+
+
+def test_settings_may_be_used_for_several_agents():
+    settings = {"network": SMALL}
+    for steps in (8, 6):
+        model = LibraDQN("ScalePolicy", scales(max_steps=steps), policy_kwargs=settings)
+        assert model.q_net.task.max_steps == steps
+    assert settings == {"network": SMALL}
+
+
+def test_a_counter_that_was_started_from_keeps_its_standard_on_another_bank():
+    finished = agent(normalise=True)
+    finished.learner.online.mean.fill_(7.0)
+    model = agent(normalise=True)
+    model.start_from(finished.weigher())
+    model.set_env(scales(make_bank(seed=3)))
+    assert model.learner.online.mean.tolist() == [7.0] * 16
+
+
+def test_without_a_seed_the_programs_own_is_kept():
+    torch.manual_seed(0)
+    LibraDQN("ScalePolicy", scales())
+    assert torch.initial_seed() == 0
 
 
 def test_loading_keeps_what_the_features_are_standardised_by(tmp_path):

@@ -93,6 +93,8 @@ def test_what_cannot_be_compared_is_said(tmp_path):
     runs = [read_run(write_run(tmp_path / name, [9.0], fingerprint=name)) for name in ("a", "b")]
     assert len(group_runs(runs)) == 2
     assert "different banks" in notes(group_runs(runs))[0]
+    both = [read_run(write_run(tmp_path / name, [3.0], fingerprint=name)) for name in ("abc+also", "abc")]
+    assert notes(group_runs(both)) == []  # what is learnt from besides does not matter
 
 
 def test_directories_that_are_no_runs_are_named_and_the_others_listed(tmp_path):

@@ -94,18 +94,10 @@ def test_saving_and_loading(small_bank, tmp_path, compress):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_counts_can_be_derived_anew_from_the_dots():
-    from libra_gym.counts import KERNELS
-
-    dots = np.array([[10.0, 10.0], [40.0, 10.0], [50.0, 20.0]], dtype=np.float32)
-    image = BankImage("x", "train", 1, 2, (32, 64), 3.0)
-    bank = FeatureBank("dots", torch.zeros(2, 4), torch.zeros(2), (image,), points=(dots,))
-    assert bank.recount(KERNELS["points"]).counts.tolist() == [1.0, 2.0]
-
-
-def test_without_dots_counts_cannot_be_derived(small_bank):
-    with pytest.raises(LibraError, match="dots"):
-        small_bank.recount(None)
+def test_every_part_of_a_split_must_be_there(small_bank):
+    assert len(small_bank.split("train+validation").images) == 5
+    with pytest.raises(LibraError, match="no split 'validatoin'"):
+        small_bank.split("train+validatoin")
 
 
 def test_the_demo_bank_is_small_embedded_and_complete():

@@ -98,6 +98,21 @@ def test_photos_are_counted_in_the_size_that_the_model_learnt_from(counter):
     assert larger.count(photo(), max_side=100).patch_map.shape == (4, 5)  # 75 × 100, then 112 × 150
 
 
+def test_photos_are_limited_in_size_as_those_of_the_training_were(counter):
+    """The paper makes UCF-QNRF's no larger than 2,048 pixels on the shorter side."""
+    weigher = Weigher(counter.weigher.network, counter.weigher.task, counter.weigher.quantizer, {"dataset": "ucf_qnrf"})
+    limited = Counter(counter.backbone, weigher)
+    large, small = np.zeros((3000, 4000, 3), np.uint8), np.zeros((300, 400, 3), np.uint8)
+    assert limited.look(large).shape == (2048, 2731, 3)
+    assert limited.look(small).shape == small.shape
+    assert counter.look(large).shape == large.shape
+
+
+def test_a_view_of_pixels_is_counted_like_a_copy(counter):
+    bgr = photo()
+    assert counter.count(bgr[:, :, ::-1]).count == counter.count(bgr[:, :, ::-1].copy()).count
+
+
 def test_a_photo_in_tiles_gives_the_same_count(monkeypatch):
     """Of a chain of convolutions, whose patches see only their surroundings."""
     torch.manual_seed(0)

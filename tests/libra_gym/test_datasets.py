@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
+from PIL import Image
 from scipy.io import savemat
 from typer.testing import CliRunner
 
@@ -240,6 +241,17 @@ def test_an_exif_orientation_does_not_turn_the_photo_away_from_its_dots(tmp_path
     assert obeyed is not None
     assert obeyed.shape == (30, 20, 3)
     np.testing.assert_array_equal(read_image(tmp_path / "turned.jpg"), read_image(tmp_path / "plain.jpg"))
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_no_kind_of_photo_is_turned(tmp_path: Path, kind: str, orientation: int) -> None:
+    stored = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    exif = Image.Exif()
+    exif[274] = orientation
+    path = tmp_path / f"photo.{kind.lower()}"
+    Image.fromarray(stored).save(path, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {}))
+    np.testing.assert_array_equal(read_image(path), stored)
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])

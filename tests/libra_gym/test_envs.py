@@ -305,6 +305,44 @@ def test_scales_without_a_seed_of_their_own_differ():
     assert [order.epoch] == before
 
 
+def test_scales_that_are_first_reset_later_have_seeds_of_their_own(small_bank):
+    starts = []
+    for _ in range(2):
+        env = WeighingVectorEnv(8, small_bank, autoreset_mode="Disabled")
+        first = np.arange(8) == 0
+        env.reset(options={"reset_mask": first})
+        starts.append(env.reset(options={"reset_mask": ~first})[1]["patch"][1:].tolist())
+        assert len(set(starts[-1])) > 1
+    assert starts[0] != starts[1]
+
+
+def test_a_reset_takes_the_last_reward_away(small_bank):
+    env = WeighingVectorEnv(2, small_bank, render_mode="ansi")
+    env.reset(seed=0)
+    env.step(np.array([7, 7]))
+    env.reset()
+    assert all("reward +0" in text for text in env.render())
+
+
+def test_too_few_actions_after_an_end_are_named(small_bank):
+    env = WeighingVectorEnv(3, small_bank)
+    env.reset(seed=0)
+    env.step(np.array([8, 8, 0]))
+    with pytest.raises(LibraError, match="Actions must be 3"):
+        env.step(np.array([8]))
+
+
+def test_environments_share_their_banks_rows_whatever_the_quantizer(small_bank):
+    from libra_gym.envs import scales
+
+    bank = small_bank.select([0])
+    before = len(scales._ROWS)
+    envs = [WeighingEnv(bank.with_quantizer(small_bank.quantizer)) for _ in range(3)]
+    assert len(scales._ROWS) == before + 1
+    del envs, bank
+    assert len(scales._ROWS) == before
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_a_step_before_the_first_reset_is_refused(small_bank, mode):
     with pytest.raises(gym.error.ResetNeeded):

@@ -22,6 +22,7 @@ from libra_gym.datasets.base import CrowdDataset, Photo
 from libra_gym.datasets.labels import read_csv
 from libra_gym.datasets.synthetic.scene import SIZE, Scene, draw_scene
 from libra_gym.errors import LibraError
+from libra_gym.features.storage import write_whole
 
 __all__ = ["SEEDS", "SIZE", "Scene", "Synthetic", "draw_scene", "redraw", "scene_name"]
 
@@ -82,8 +83,6 @@ class Synthetic(CrowdDataset):
 
 def _write(scene: Scene, photo: Photo) -> None:
     photo.path.parent.mkdir(parents=True, exist_ok=True)
-    photo.labels.write_text("x,y\n" + "".join(f"{x},{y}\n" for x, y in scene.points.tolist()))
+    write_whole(photo.labels, ("x,y\n" + "".join(f"{x},{y}\n" for x, y in scene.points.tolist())).encode())
     _, png = cv2.imencode(".png", cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR))
-    unfinished = photo.path.with_suffix(".part")
-    unfinished.write_bytes(png.tobytes())
-    unfinished.replace(photo.path)  # last and at once: a photo that is there is complete, and so are its dots
+    write_whole(photo.path, png.tobytes())  # last and at once: a photo that is there is complete, and so are its dots

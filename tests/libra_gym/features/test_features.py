@@ -85,6 +85,32 @@ def test_the_papers_crops_are_taken_of_training_photos_only(photos: Path, tmp_pa
     assert records[0].views[4:9] != records[2].views[4:9], "photos of one size should have random crops of their own"
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mirror": True, "split": "validation"}, "'validation' is no training split"),
+        ({"crops": "paper", "split": "train:1/2"}, "'train:1/2' is no training split"),
+        ({"crops": "paper", "mirror": True}, "mirrored as they are"),
+        ({"scale": 1000.0}, "at most 16"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(photos: Path, tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(LibraError, match=said):
+        make(photos, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_with_a_hash_is_a_photo_of_its_own(tmp_path: Path) -> None:
+    for number in range(4):
+        write_photo(tmp_path / "photos" / "train", f"street #{number}", (64, 64), 3, number)
+    write_photo(tmp_path / "photos" / "validation", "other", (64, 64), 3, 9)
+    make(tmp_path / "photos", tmp_path / "out", mirror=True)
+    bank = open_features(tmp_path / "out")
+    names = [photo.name for photo in open_dataset("folder", tmp_path / "photos").photos("train:1/2")]
+    assert sorted({image.photo for image in bank.split("train:1/2").images}) == sorted(names)
+    assert len(bank.split("train:1/2").images) == 2 * len(names)
+
+
 def test_a_mirrored_photo_has_the_same_people(photos: Path, tmp_path: Path) -> None:
     make(photos, tmp_path / "out", mirror=True)
     bank = open_features(tmp_path / "out")
