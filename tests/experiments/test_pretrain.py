@@ -152,7 +152,9 @@ def test_what_comes_out_goes_into_features_and_another_pretraining(root, whole, 
         "features", "--dataset", "folder", "--root", root, "--backbone", "mobilenet_v3_large", "--weights", best,
         "--out", tmp_path / "bank", "--workers", "0",
     )  # fmt: skip
-    libra(*begin(root, tmp_path / "next", "--init", str(best), "--cache", "ram"))
+    again = begin(root, tmp_path / "next", "--init", str(best), "--cache", "ram")
+    assert "--weights has no use where --init" in libra(*again, status=2)
+    libra(*(text for text in again if text not in ("--weights", "random")))
     before = rows(tmp_path / "next")[0]
     best_row = min(rows(whole), key=lambda row: float(row["validation/mae"]))
     assert float(before["validation/mae"]) == pytest.approx(float(best_row["validation/mae"]), rel=1e-3)
