@@ -169,10 +169,8 @@ class LibraDQN(DQN):
         weighing = isinstance(self.env, WeighingVecEnv)
         if weighing and "task" not in self.policy_kwargs:
             assert isinstance(self.env, WeighingVecEnv)
-            self.policy_kwargs = {
-                **self.policy_kwargs,
-                "task": self.env.task.to_dict(),
-            }  # the caller's own is left alone
+            # In a new dict: the caller's own may serve for other agents.
+            self.policy_kwargs = {**self.policy_kwargs, "task": self.env.task.to_dict()}
         if self.policy_kwargs.get("task") is not None:
             self.replay_buffer = _NO_BUFFER  # the learner has its own
         super()._setup_model()
