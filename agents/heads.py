@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from libra_gym.bank import FeatureBank
 from libra_gym.errors import LibraError
 from libra_gym.metrics import Score, score
-from libra_gym.network import moments
+from libra_gym.network import standard
 from libra_gym.quantizer import Quantizer
-from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Range, check_fields
+from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Quantile, check_fields
 
 HeadKind: TypeAlias = Literal["classification", "regression"]
 HeadReadout: TypeAlias = Literal["argmax", "expectation"]
@@ -40,7 +40,7 @@ class HeadSettings:
     batch_size: AtLeastOne = 512
     epochs: AtLeastOne = 20
     dropout: Fraction = 0.0
-    quantile: Annotated[float, Range(0, 1, low_out=True, high_out=True)] = 0.5
+    quantile: Quantile = 0.5
     """Which quantile of the possible counts a regressor learns, by a tilted L1 loss; the median is plain L1."""
     seed: int = 0
 
@@ -151,9 +151,9 @@ class HeadTrainer:
         self.bank = bank.to(device)
         self.settings = settings
         self.head = Head(settings, bank.channels, bank.quantizer).to(device)
-        mean, deviation = moments(self.bank.features)
+        mean, scale = standard(self.bank.features)
         self.head.mean.copy_(mean)
-        self.head.scale.copy_(1.0 / deviation.clamp_min(1e-3))
+        self.head.scale.copy_(scale)
         self.optimizer = torch.optim.AdamW(
             self.head.parameters(), settings.learning_rate, weight_decay=settings.weight_decay
         )

@@ -10,7 +10,7 @@ All else is LibraDQN's: index replay, blocks, checkpoints, and the finished `Wei
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
@@ -23,7 +23,7 @@ from agents.libra_dqn.learner import Learner, LearnerSettings
 from agents.libra_dqn.replay import Transitions
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
-from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Positive, Range, Share, check_arguments
+from libra_gym.settings import AtLeastOne, AtLeastZero, Fraction, NotNegative, Positive, Share, check_arguments
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class BehaviourCloning(LibraDQN):
         env: GymEnv | str | None = None,
         learning_rate: NotNegative | Schedule = 5e-4,
         buffer_size: AtLeastOne = 1_000_000,
-        learning_starts: Annotated[int, Range(0)] = 4_000,
+        learning_starts: AtLeastZero = 4_000,
         batch_size: AtLeastOne = 256,
         update_every: AtLeastOne = 400,
         average: Fraction = 0.0,

@@ -64,6 +64,12 @@ def moments(features: Features, block: int = 1 << 18) -> tuple[Tensor, Tensor]:
     return mean.float(), (squares / max(number - 1, 1)).sqrt().float()
 
 
+def standard(features: Features) -> tuple[Tensor, Tensor]:
+    """What to take from each channel, and then to multiply it by, so that it has mean 0 and deviation 1."""
+    mean, deviation = moments(features)
+    return mean, 1.0 / deviation.clamp_min(1e-3)
+
+
 class ScaleNetwork(nn.Module):
     """Q values of all actions for patches and what lies on their pans."""
 
@@ -83,10 +89,10 @@ class ScaleNetwork(nn.Module):
                 nn.init.normal_(layer.weight, std=settings.init_std)
                 nn.init.zeros_(layer.bias)
 
-    def normalise(self, mean: Tensor, deviation: Tensor) -> None:
-        """Standardise the input by the `moments` of the feature vectors."""
+    def normalise(self, mean: Tensor, scale: Tensor) -> None:
+        """Standardise the input, by the `standard` of the feature vectors."""
         self.mean.copy_(mean)
-        self.scale.copy_(1.0 / deviation.clamp_min(1e-3))
+        self.scale.copy_(scale)
 
     def embed(self, features: Tensor) -> Tensor:
         """The features' share of the first layer, `(patches, hidden[0])`."""

@@ -43,12 +43,14 @@ class Range:
         return " and ".join(filter(None, (lower, upper)))
 
 
+AtLeastZero: TypeAlias = Annotated[int, Range(0)]
 AtLeastOne: TypeAlias = Annotated[int, Range(1)]
 NotNegative: TypeAlias = Annotated[float, Range(0)]
 Positive: TypeAlias = Annotated[float, Range(0, low_out=True)]
 Share: TypeAlias = Annotated[float, Range(0, 1)]
 Fraction: TypeAlias = Annotated[float, Range(0, 1, high_out=True)]
 """A share that is never all, as of dropout, or of what a running average keeps."""
+Quantile: TypeAlias = Annotated[float, Range(0, 1, low_out=True, high_out=True)]
 
 
 class _Misfit(Exception):

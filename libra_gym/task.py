@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from libra_gym.errors import LibraError
-from libra_gym.settings import AtLeastOne, NotNegative, Positive, Range, check_fields
+from libra_gym.settings import AtLeastOne, AtLeastZero, NotNegative, Positive, check_fields
 
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor; both in, the same kind out
 WeightEncoding: TypeAlias = Literal["value", "index"]
@@ -93,7 +93,7 @@ class WeighingTask:
         people: how many people each value from 0 to the ceiling counts for; only rewards of shape `error` need it.
     """
 
-    ceiling: Annotated[int, Range(0)]
+    ceiling: AtLeastZero
     pool: tuple[int, ...] = INTERVAL_POOL
     tick: Positive = 1.0
     max_steps: AtLeastOne = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from stable_baselines3 import DQN
@@ -26,7 +26,16 @@ from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
 from libra_gym.network import NetworkSettings, ScaleNetwork
-from libra_gym.settings import AtLeastOne, Fraction, NotNegative, Positive, Range, Share, check_arguments
+from libra_gym.settings import (
+    AtLeastOne,
+    AtLeastZero,
+    Fraction,
+    NotNegative,
+    Positive,
+    Quantile,
+    Share,
+    check_arguments,
+)
 from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher
 
@@ -87,7 +96,7 @@ class LibraDQN(DQN):
         env: GymEnv | str | None = None,
         learning_rate: NotNegative | Schedule = 1e-5,
         buffer_size: AtLeastOne = 10_000,
-        learning_starts: Annotated[int, Range(0)] | None = None,
+        learning_starts: AtLeastZero | None = None,
         batch_size: AtLeastOne = 128,
         gamma: Share = 0.9,
         update_every: AtLeastOne = 100,
@@ -97,7 +106,7 @@ class LibraDQN(DQN):
         syncs: AtLeastOne = 1,
         easy_drop: Share = 0.5,
         loss: Loss = "l1",
-        quantile: Annotated[float, Range(0, 1, low_out=True, high_out=True)] = 0.5,
+        quantile: Quantile = 0.5,
         double: bool = False,
         mask_target: bool = True,
         backup: Literal["taken", "all"] = "taken",

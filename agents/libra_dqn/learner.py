@@ -17,7 +17,7 @@ from torch import Tensor
 from agents.libra_dqn.replay import IndexReplay, Transitions
 from agents.state import load_optimizer_tensors, optimizer_tensors, under
 from libra_gym.bank import FeatureBank
-from libra_gym.network import ScaleNetwork, moments
+from libra_gym.network import ScaleNetwork, standard
 from libra_gym.tables import TaskTables
 from libra_gym.task import WeighingTask
 
@@ -119,10 +119,10 @@ class Learner:
 
     def normalise(self) -> None:
         """Standardise both networks' input over the bank."""
-        mean, deviation = moments(self.bank.features)
+        mean, scale = standard(self.bank.features)
         for network in (self.online, self.target, self.averaged):
             if network is not None:
-                network.normalise(mean, deviation)
+                network.normalise(mean, scale)
 
     def start_from(self, network: ScaleNetwork) -> None:
         """Take over the weights of a finished network, and how it standardises its input."""

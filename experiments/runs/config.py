@@ -38,13 +38,13 @@ def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
         raise LibraError(f"{str(path)!r} is damaged ({error}); start the {what} anew.") from None
     known = {field.name for field in fields(cls)}
     needed = {field.name for field in fields(cls) if field.default is MISSING}
-    marks = {"libra train": "algo", "libra pretrain": "dataset"}
-    other = next((command for command, mark in marks.items() if mark in settings and mark not in known), None)
-    if other is not None:
-        raise LibraError(f"{str(path.parent)!r} is a run of `{other}`, not a {what}.")
-    if not isinstance(settings, dict) or not needed <= settings.keys() <= known:
+    given = settings.keys() if isinstance(settings, dict) else set()
+    for command, mark in (("libra train", "algo"), ("libra pretrain", "dataset")):
+        if mark in given and mark not in known:
+            raise LibraError(f"{str(path.parent)!r} is a run of `{command}`, not a {what}.")
+    if not needed <= given <= known:
         raise LibraError(f"{str(path)!r} is not the configuration of a {what} of this version of libra-gym.")
-    return settings
+    return dict(settings)
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,7 @@ def plan(
     opened = load_bank(bank)
     more = _training_parts(also, train_split)
     own = opened.split(train_split)
-    named = [other for other in more if "dataset" in other.meta]
-    _keep_apart(opened.split(validation_split), own, *named)
+    _keep_apart(opened.split(validation_split), own, more)
     training = own.join(*more)
     training = training.with_quantizer(fit_quantizer(training))
     asked = _epochs(settings.pop("epochs"), settings.pop("weighings", None), len(training))
@@ -187,12 +186,11 @@ def _check_init(config: RunConfig, channels: int) -> None:
     check_start(open_weigher(config.init), network, task)
 
 
-def _keep_apart(validation: FeatureBank, *training: FeatureBank) -> None:
-    """Refuse to choose a model by a photo that it learns from."""
-    judged = {image.photo for image in validation.images}
-    for bank in training:
-        if bank.meta.get("dataset") != validation.meta.get("dataset"):
-            continue  # photos of other data sets may have the same names
+def _keep_apart(validation: FeatureBank, own: FeatureBank, more: Sequence[FeatureBank]) -> None:
+    """Refuse to choose a model by a photo that it learns from; photos of other data sets may have the same names."""
+    judged, dataset = {image.photo for image in validation.images}, validation.meta.get("dataset")
+    alike = [bank for bank in more if dataset is not None and bank.meta.get("dataset") == dataset]
+    for bank in (own, *alike):
         if common := sorted(judged & {image.photo for image in bank.images}):
             raise LibraError(
                 f"{common[0]!r} of bank {bank.name!r} is learnt from and judged by; take splits that have no photo "
@@ -241,7 +239,11 @@ def _fingerprints(bank: FeatureBank, more: Sequence[FeatureBank]) -> str:
 
 def fingerprint(bank: FeatureBank, rows: int = 256) -> str:
     """A hash of what is in a bank: its images, all counts, and an even sample of the features."""
-    digest = hashlib.sha256(json.dumps([asdict(image) for image in bank.images]).encode())
+    images = [asdict(image) for image in bank.images]
+    for image in images:
+        if image["source"] is None:
+            del image["source"]  # so that banks from before there was one have the hash that they had
+    digest = hashlib.sha256(json.dumps(images).encode())
     digest.update(bank.counts.cpu().float().numpy().tobytes())
     sample = torch.linspace(0, len(bank) - 1, min(rows, len(bank))).long().to(bank.device)
     digest.update(bank.gather(sample).cpu().numpy().tobytes())

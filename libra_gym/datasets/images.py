@@ -35,8 +35,11 @@ def read_image(path: Path | str) -> NDArray[np.uint8]:
 
 def _as_stored(image: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
     """A TIFF's pixels as they are stored; OpenCV turns them upright even when it is told to leave them."""
-    with Image.open(io.BytesIO(data)) as picture:
-        orientation = picture.getexif().get(_ORIENTATION, 1)
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            orientation = picture.getexif().get(_ORIENTATION, 1)
+    except (OSError, SyntaxError, Image.DecompressionBombError):  # a kind of TIFF that Pillow does not know
+        return image
     mirrored = np.fliplr(image) if orientation in (2, 4, 5, 7) else image
     turns = {3: 2, 4: 2, 5: 1, 6: 1, 7: -1, 8: -1}.get(orientation, 0)
     return np.ascontiguousarray(np.rot90(mirrored, turns))

@@ -25,7 +25,7 @@ from libra_gym.counter import Counter
 from libra_gym.datasets import open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.features import build_features
-from libra_gym.network import NetworkSettings, ScaleNetwork, moments
+from libra_gym.network import NetworkSettings, ScaleNetwork, standard
 from libra_gym.quantizer import Quantizer
 from libra_gym.task import WeighingTask
 from libra_gym.uncertainty import Uncertainty
@@ -75,7 +75,7 @@ def model(backbone, tmp_path_factory):
     torch.manual_seed(0)
     network = ScaleNetwork(NetworkSettings(channels=backbone.channels, hidden=(32,), q_scale=1.0, init_std=None))
     with torch.inference_mode():
-        network.normalise(*moments(backbone(preprocess(picture(0))[None])[0].flatten(1).mT))
+        network.normalise(*standard(backbone(preprocess(picture(0))[None])[0].flatten(1).mT))
     weigher = Weigher(network, WeighingTask.intervals(40), Quantizer.log(40))
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
     Counter(backbone, weigher, Uncertainty(0.8, 1.0, 0.25, 30, 0.8, 0.9, 0.7), {"limits": "None."}).save(path)

@@ -20,7 +20,7 @@ from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counter import Counter
 from libra_gym.errors import LibraError
 from libra_gym.models import RELEASED, find_model
-from libra_gym.network import NetworkSettings, ScaleNetwork, moments
+from libra_gym.network import NetworkSettings, ScaleNetwork, standard
 from libra_gym.quantizer import Quantizer
 from libra_gym.task import WeighingTask
 from libra_gym.uncertainty import Uncertainty
@@ -48,7 +48,7 @@ def counter(backbone):
     weigher = make_weigher(backbone.channels)
     with torch.inference_mode():
         features = backbone(preprocess(photo())[None])[0]
-    weigher.network.normalise(*moments(features.flatten(1).mT))
+    weigher.network.normalise(*standard(features.flatten(1).mT))
     return Counter(backbone, weigher, INTERVAL, {"limits": "It has learnt nothing."})
 
 
@@ -120,7 +120,7 @@ def test_a_photo_in_tiles_gives_the_same_count(monkeypatch):
     chain = module.Backbone("chain", {"features": torch.nn.Sequential(*layers)})
     weigher = make_weigher(8)
     with torch.inference_mode():
-        weigher.network.normalise(*moments(chain(preprocess(photo(600, 500))[None])[0].flatten(1).mT))
+        weigher.network.normalise(*standard(chain(preprocess(photo(600, 500))[None])[0].flatten(1).mT))
     counter = Counter(chain, weigher)
     whole = counter.count(photo(600, 500))
     monkeypatch.setattr(tiling.tiled_features, "__defaults__", (25 * 32**2,))

@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import libra_gym
 from libra_gym.envs import WeighingContinuousEnv, WeighingContinuousVectorEnv, WeighingEnv, WeighingVectorEnv
@@ -157,6 +156,13 @@ def test_observations_stay_in_bounds(small_bank, single, encoding):
             observation, _ = env.reset()
 
 
+@pytest.mark.parametrize("rewards", [None, {"squeezing": False}, Rewards(squeezing=False)])
+def test_real_valued_counts_keep_their_tolerance_whatever_else_is_changed(small_bank, rewards):
+    task = WeighingContinuousEnv(small_bank, rewards=rewards).scales.task
+    assert task.rewards.balance_tolerance == 0.5
+    assert task.rewards.squeezing is (rewards is None)
+
+
 # -------------------------------------------------------------------------------------------------------------- order
 
 
@@ -236,136 +242,6 @@ print(gymnasium.make_vec("LibraWeighing-v0", num_envs=6).reset(seed=9)[1]["patch
 """
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == str(gym.make_vec(IDS[0], num_envs=6).reset(seed=9)[1]["patch"].tolist())
-
-
-# ------------------------------------------------------------------------------------------- the batch and Gymnasium's
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-@pytest.mark.parametrize(("single", "vector"), KINDS)
-def test_the_batch_equals_gymnasiums_own_step_for_step(small_bank, single, vector, mode):
-    number = 7
-    ours = vector(number, small_bank, autoreset_mode=mode)
-    theirs = SyncVectorEnv([lambda: single(small_bank)] * number, autoreset_mode=mode)
-    assert ours.observation_space == theirs.observation_space
-    assert ours.action_space == theirs.action_space
-    _same(ours.reset(seed=123), theirs.reset(seed=123))
-    rng = np.random.default_rng(0)
-    for _ in range(600):
-        actions = rng.integers(ours.single_action_space.n, size=number)
-        result, expected = ours.step(actions), theirs.step(actions)
-        _same(result, expected)
-        ended = result[2]
-        if mode is AutoresetMode.DISABLED and ended.any():
-            _same(ours.reset(options={"reset_mask": ended.copy()}), theirs.reset(options={"reset_mask": ended.copy()}))
-
-
-def _same(ours, theirs):
-    """Equal, nested dictionaries and object arrays included."""
-    assert type(ours) is type(theirs)
-    if isinstance(ours, dict):
-        assert ours.keys() == theirs.keys()
-        for key in ours:
-            _same(ours[key], theirs[key])
-    elif isinstance(ours, tuple):
-        for a, b in zip(ours, theirs, strict=True):
-            _same(a, b)
-    elif isinstance(ours, np.ndarray) and ours.dtype != object:
-        assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(ours, theirs)
-    elif isinstance(ours, np.ndarray):
-        for a, b in zip(ours, theirs, strict=True):
-            _same(a, b)
-    else:
-        assert ours == theirs
-
-
-@pytest.mark.parametrize("rewards", [None, {"squeezing": False}, Rewards(squeezing=False)])
-def test_real_valued_counts_keep_their_tolerance_whatever_else_is_changed(small_bank, rewards):
-    task = WeighingContinuousEnv(small_bank, rewards=rewards).scales.task
-    assert task.rewards.balance_tolerance == 0.5
-    assert task.rewards.squeezing is (rewards is None)
-
-
-def test_seeds_may_be_given_one_by_one(small_bank):
-    ours = WeighingVectorEnv(3, small_bank).reset(seed=[5, 1, 9])[1]["patch"]
-    assert ours.tolist() == [WeighingEnv(small_bank).reset(seed=s)[1]["patch"] for s in (5, 1, 9)]
-
-
-def test_scales_without_a_seed_of_their_own_differ():
-    starts = [gym.make_vec(IDS[0], num_envs=4).reset(seed=[None] * 4)[1]["patch"].tolist() for _ in range(2)]
-    assert starts[0] != starts[1]
-    assert len(set(starts[0])) > 1
-    env = gym.make_vec(IDS[0], num_envs=3)
-    first = env.reset(seed=[7, None, None])[1]["patch"]
-    assert first[0] == gym.make(IDS[0]).reset(seed=7)[1]["patch"]
-    order = env.unwrapped.scales.order
-    before = [order.epoch]
-    env.reset(seed=[None] * 3)  # the second time, no seed means to go on
-    assert [order.epoch] == before
-
-
-def test_scales_that_are_first_reset_later_have_seeds_of_their_own(small_bank):
-    starts = []
-    for _ in range(2):
-        env = WeighingVectorEnv(8, small_bank, autoreset_mode="Disabled")
-        first = np.arange(8) == 0
-        env.reset(options={"reset_mask": first})
-        starts.append(env.reset(options={"reset_mask": ~first})[1]["patch"][1:].tolist())
-        assert len(set(starts[-1])) > 1
-    assert starts[0] != starts[1]
-
-
-def test_a_reset_takes_the_last_reward_away(small_bank):
-    env = WeighingVectorEnv(2, small_bank, render_mode="ansi")
-    env.reset(seed=0)
-    env.step(np.array([7, 7]))
-    env.reset()
-    assert all("reward +0" in text for text in env.render())
-
-
-def test_too_few_actions_after_an_end_are_named(small_bank):
-    env = WeighingVectorEnv(3, small_bank)
-    env.reset(seed=0)
-    env.step(np.array([8, 8, 0]))
-    with pytest.raises(LibraError, match="Actions must be 3"):
-        env.step(np.array([8]))
-
-
-def test_environments_share_their_banks_rows_whatever_the_quantizer(small_bank):
-    from libra_gym.envs import scales
-
-    bank = small_bank.select([0])
-    before = len(scales._ROWS)
-    envs = [WeighingEnv(bank.with_quantizer(small_bank.quantizer)) for _ in range(3)]
-    assert len(scales._ROWS) == before + 1
-    del envs, bank
-    assert len(scales._ROWS) == before
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_step_before_the_first_reset_is_refused(small_bank, mode):
-    with pytest.raises(gym.error.ResetNeeded):
-        WeighingVectorEnv(3, small_bank, autoreset_mode=mode).step(np.zeros(3, np.int64))
-
-
-def test_a_reset_mask_is_left_in_the_options(small_bank):
-    env = WeighingVectorEnv(3, small_bank, autoreset_mode="Disabled")
-    env.reset(seed=0)
-    options = {"reset_mask": np.array([True, False, True])}
-    env.reset(options=options)
-    assert "reset_mask" in options
-
-
-def test_the_caller_keeps_what_it_was_given(small_bank):
-    env = WeighingVectorEnv(3, small_bank, autoreset_mode="SameStep")
-    env.reset(seed=0)
-    _, rewards, ended, _, infos = env.step(np.full(3, 8))
-    kept = rewards.copy(), ended.copy(), infos["_final_obs"].copy()
-    env.step(np.full(3, 4))
-    np.testing.assert_array_equal(kept[0], rewards)
-    np.testing.assert_array_equal(kept[1], ended)
-    np.testing.assert_array_equal(kept[2], infos["_final_obs"])
 
 
 # ----------------------------------------------------------------------------------------------------- views, pictures

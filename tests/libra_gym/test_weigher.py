@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from libra_gym.bank import FeatureBank
 from libra_gym.errors import LibraError
-from libra_gym.network import NetworkSettings, ScaleNetwork, moments
+from libra_gym.network import NetworkSettings, ScaleNetwork, standard
 from libra_gym.quantizer import Quantizer
 from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher
@@ -31,7 +31,7 @@ def weigher(bank, seed=0, **about):
 def test_the_split_first_layer_is_the_whole_one(dueling):
     network = ScaleNetwork(replace(SMALL, dueling=dueling, hidden=(32, 16, 8))).eval()
     features, weights = torch.rand(20, 16), torch.rand(20, 8)
-    network.normalise(*moments(torch.rand(100, 16) * 5))
+    network.normalise(*standard(torch.rand(100, 16) * 5))
     x = torch.cat([(features - network.mean) * network.scale, weights], 1)
     for layer in network.layers:
         x = torch.relu(layer(x))
