@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+
+
+def default_workers() -> int:
+    """How many are worth it: two, or one on a machine that has only one core for us."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(2, cores)
 
 
 def leave_signals(worker: int) -> None:

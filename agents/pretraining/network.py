@@ -37,6 +37,11 @@ class PatchHead(nn.Module, ABC):
     def loss(self, out: Tensor, counts: Tensor, valid: Tensor, count_loss: float) -> Tensor:
         """How far the output is from the true counts `(B, rows, cols)`, over patches that are `valid`."""
 
+    def sum_loss(self, out: Tensor, counts: Tensor, valid: Tensor) -> Tensor:
+        """The L1 error of each crop's whole count, read by expectation, per valid patch."""
+        off = (self.read(out, "expectation") - counts).masked_fill(~valid, 0.0).sum((1, 2))  # (B,) people
+        return off.abs().sum() / valid.sum().clamp_min(1)
+
     @property
     def readouts(self) -> tuple[Readout, ...]:
         """The ways to read this head; the first is its own."""

@@ -53,6 +53,9 @@ class PretrainSettings:
     """`steps`: epochs after which the learning rate falls."""
     count_loss: NotNegative = 0.5
     """Weight of the L1 error of the expected count beside the cross-entropy."""
+    sum_loss: NotNegative = 0.0
+    """Weight of the L1 error of each crop's whole count, divided by its patches. What patches miss alike, as in a crowd
+    that is counted too low as a whole, weighs more here; what one has and its neighbour lacks does not count."""
     average: Fraction = 0.0
     """What an update keeps of an exponential average of the weights, which is judged and saved; 0: no average. The
     first updates keep less."""

@@ -134,6 +134,8 @@ class Pretrainer:
         torch.manual_seed(seed)
         stem, trunk, stride = cut(backbone, settings.train_from)
         head = self._make_head(init, one_step)
+        if settings.sum_loss > 0 and "expectation" not in head.readouts:
+            raise LibraError("sum_loss needs a one-step head, which this model does not have; leave it at 0.")
         self.quantizer = head.quantizer
         self.backbone.to(self.accelerator.device)
         trunk.requires_grad_(True)
@@ -238,7 +240,10 @@ class Pretrainer:
         with self.accelerator.accumulate(self.model):
             with self.accelerator.autocast():
                 out = self.model(inputs)
-            loss: Tensor = self.counter.head.loss(out.float(), counts, valid, self.settings.count_loss)
+            out = out.float()
+            loss: Tensor = self.counter.head.loss(out, counts, valid, self.settings.count_loss)
+            if self.settings.sum_loss > 0:
+                loss = loss + self.settings.sum_loss * self.counter.head.sum_loss(out, counts, valid)
             self.accelerator.backward(loss)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -354,6 +359,8 @@ class Pretrainer:
             "weights": backbone.weights_hash,
             "kernel": self.settings.kernel,
             "scale": self.settings.scale,
+            "dataset": self.validation[0].dataset,
+            "longest_side": max(max(scene.whole(1.0).size) for scene in self.training),
             "preprocessing": PREPROCESSING,
             **about,
         }

@@ -21,6 +21,7 @@ from libra_gym.counts import DEFAULT_KERNEL, KERNELS
 from libra_gym.datasets import DATASETS, open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.features import Manifest, build_features, open_features, verify_features
+from libra_gym.workers import default_workers
 
 app = typer.Typer(
     add_completion=False, help="Make a feature cache, go on with one, or check one.", invoke_without_command=True
@@ -74,7 +75,7 @@ def features(
         Precision, typer.Option(help="In what the backbone computes. Not every CPU can do bf16.")
     ] = Precision.fp32,
     device: Annotated[str, typer.Option(help="'auto' or a torch device.")] = "auto",
-    workers: Annotated[int, typer.Option(min=0, help="Processes that read photos.")] = 2,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that read photos.")] = default_workers(),
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave unreadable photos out and record them.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Throw away what is there.")] = False,
 ) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from libra_gym.errors import LibraError
+from libra_gym.workers import default_workers
 
 
 class Method(str, Enum):
@@ -78,7 +79,9 @@ def pretrain(
     cache: Annotated[Cache, typer.Option(help="Where the frozen layers' maps are kept.")] = Cache.disk,
     cache_dir: Annotated[Path | None, typer.Option(help="Default: in the run's directory; runs may share one.")] = None,
     cache_gb: Annotated[float, typer.Option(min=0.0, help="The most that is kept.")] = 16.0,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that read photos where nothing is cached.")] = 2,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that read photos where nothing is cached.")
+    ] = default_workers(),
     device: Annotated[str, typer.Option(help="'auto', 'cpu' or 'cuda'.")] = "auto",
     precision: Annotated[
         Precision, typer.Option(help="'auto': fp32 on a CPU, half on CUDA. Not every CPU can do bf16.")

@@ -113,7 +113,9 @@ def _joined(run: Path, which: str, weights: str, bank: str | None, notes: dict[s
     config = RunConfig.load(RunDirectory(run).config_path)
     weigher = open_counter(run, which)
     if not isinstance(weigher, Weigher):
-        raise LibraError(f"{str(run)!r} is a run of {config.algo!r}; only models of libra_dqn can be released.")
+        raise LibraError(
+            f"{str(run)!r} is a run of {config.algo!r}; only models of libra_dqn, bc and dagger can be released."
+        )
     backbone = model_backbone(weigher.about, weights)
     score = evaluate_bank(weigher, _validation(config, bank))
     return _Made(backbone, weigher, _head(weights), score, make_card(config, score, notes))

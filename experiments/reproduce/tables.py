@@ -23,7 +23,7 @@ LIBRA = Recipe("libra_dqn")
 """LibraNet as we train it: rewards by remaining error."""
 PAPER_REWARDS = LIBRA.but(env__rewards__shape="paper", quantile=0.5, loss="mse")
 """The paper's rewards with our optimiser, each for its own step alone (γ = 0, as in `LIBRA`): with a discount of 0.9 it
-pays to dawdle (docs/experiments.md), and after an epoch most people are missed."""
+pays to dawdle (docs/experiments/paper-settings.md), and after an epoch most people are missed."""
 PRESETS = {"shanghaitech_b": "sparse"}
 """Data sets with another preset of LibraNet than `default`: most patches of B are empty."""
 REAL_COUNTS = LIBRA.but(env__env_id="LibraWeighingContinuous-v0")

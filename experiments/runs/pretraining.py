@@ -164,7 +164,8 @@ class _Loop:
         """The epochs of the process that judges, logs and saves; the beginning is judged too, as epoch 0."""
         trainer = self.trainer
         crops = len(trainer.crops)
-        display.begin(float(trainer.epoch), trainer.epoch * crops)
+        done = trainer.epoch + trainer.batch / len(trainer.loader)
+        display.begin(done, round(done * crops))
         if self.fresh:
             self._finish_epoch(run, logger, display, None)
 

@@ -13,10 +13,10 @@ from experiments.cli import app
 from experiments.docs_check import Snippet, extract, judge, run, stand_in
 
 HOME = Path(__file__).resolve().parents[2]
-DOCUMENTS = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
+DOCUMENTS = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").rglob("*.md"))]
 LIBRA = typer.main.get_command(app)
 
-documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(HOME)))
 
 
 def shell(markdown):

@@ -88,6 +88,8 @@ def test_it_begins_with_the_model_as_it_is_and_ends_with_one_that_counts(data, m
 def test_backbone_scale_and_one_step_head_have_learnt(model, run):
     first, last = Counter.load(model), Counter.load(run / "last.safetensors")
     assert last.scale == first.scale == SCALE
+    assert last.longest_side == first.longest_side
+    assert last.weigher.about["dataset"] == first.weigher.about["dataset"]
     assert last.backbone.weights_hash != first.backbone.weights_hash
     assert last.weigher.about["weights"] == last.backbone.weights_hash
     assert last.weigher.quantizer == first.weigher.quantizer
@@ -115,7 +117,12 @@ def test_a_run_goes_on_as_if_nothing_had_been(data, model, run, tmp_path, monkey
     monkeypatch.setattr(pretraining, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
         CliRunner().invoke(app, list(map(str, learn(data, model, tmp_path / "run"))), catch_exceptions=False)
+    begun = []
+    monkeypatch.setattr(pretraining.Display, "begin", lambda display, done, crops: begun.append((done, crops)))
     libra("pretrain", "--resume", tmp_path / "run")
+    ((done, crops),) = begun  # what was done before is not taken for the speed of now
+    assert 1 < done < 2
+    assert crops == round(done * 6)
     ours, theirs = (Counter.load(path / "last.safetensors") for path in (tmp_path / "run", run))
     assert ours.backbone.weights_hash == theirs.backbone.weights_hash
     assert torch.equal(ours.weigher.network.out.weight, theirs.weigher.network.out.weight)

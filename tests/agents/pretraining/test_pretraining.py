@@ -71,6 +71,34 @@ class TestHeads:
         assert head.loss(near, counts, valid, 0.0) == pytest.approx(float(head.loss(far, counts, valid, 0.0)))
         assert head.loss(near, counts, valid, 1.0) < head.loss(far, counts, valid, 1.0)
 
+    def test_the_sum_loss_is_the_error_of_the_whole_count_of_each_crop(self):
+        head = BlockRegressor(4, self.quantizer)
+        valid = torch.ones(2, 2, 2, dtype=torch.bool)
+        valid[1, :, 1] = False  # padding: what stands there counts for nothing
+        out = torch.tensor([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 99.0], [0.0, 99.0]]])[:, None]
+        swapped = torch.tensor([[[4.0, 3.0], [2.0, 1.0]], [[0.0, 0.0], [5.0, 0.0]]])
+        assert float(head.sum_loss(out, swapped, valid)) == 0.0  # neighbours make up for each other
+        less = swapped - torch.tensor([0.5, -0.25])[:, None, None]  # and crops do not
+        assert float(head.sum_loss(out, less, valid)) == pytest.approx((4 * 0.5 + 2 * 0.25) / 6)
+
+    @pytest.mark.parametrize("kind", [BlockClassifier, BlockRegressor, LocalCounts])
+    def test_the_sum_loss_teaches_every_head_the_whole_count(self, kind):
+        torch.manual_seed(0)
+        head = kind(4, self.quantizer)
+        features, counts = torch.rand(2, 4, 3, 3), torch.full((2, 3, 3), 10.0)
+        valid = torch.ones(2, 3, 3, dtype=torch.bool)
+        optimizer = torch.optim.Adam(head.parameters(), 0.05)
+        losses = []
+        for _ in range(100):
+            out = head(features)
+            off = head.sum_loss(out, counts, valid)
+            optimizer.zero_grad()
+            (off + 0.01 * head.loss(out, counts, valid, 0.0)).backward()
+            optimizer.step()
+            losses.append(off.item())
+        assert losses[0] > 3.0
+        assert min(losses) < 0.5
+
     @pytest.mark.parametrize("kind", [BlockClassifier, BlockRegressor, LocalCounts])
     def test_padding_has_no_say_in_the_loss(self, kind):
         head = kind(4, self.quantizer).eval()
