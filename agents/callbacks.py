@@ -54,6 +54,8 @@ class EvaluationCallback(BaseCallback):
     def _on_training_start(self) -> None:
         if self.epoch_steps is None and not _on_scales(self.model):
             raise LibraError(f"{type(self.model).__name__} knows no epochs; give the callback epoch_steps.")
+        if self.epoch_steps is not None:  # a model may begin anew, or have learnt before
+            self.epoch = self.num_timesteps // self.epoch_steps
 
     def _on_step(self) -> bool:
         if self.epoch_steps is not None and self.num_timesteps // self.epoch_steps > self.epoch:

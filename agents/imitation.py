@@ -135,11 +135,14 @@ class BehaviourCloning(LibraDQN):
         )
 
     def _setup_model(self) -> None:
-        if self.env is not None and not isinstance(self.env, WeighingVecEnv):
+        self._check_env(self.env)
+        super()._setup_model()
+
+    def _check_env(self, env: GymEnv | None) -> None:
+        if env is not None and not isinstance(env, WeighingVecEnv):
             raise LibraError(
                 f"{type(self).__name__} needs the scales of agents.make_vec_env(...): only they have an expert."
             )
-        super()._setup_model()
 
     def _learner_settings(self, block: int) -> ImitationSettings:
         return ImitationSettings(
@@ -170,5 +173,7 @@ class DAgger(BehaviourCloning):
         self, *args: Any, beta_start: Share = 1.0, beta_end: Share = 0.0, beta_step: NotNegative = 0.5, **kwargs: Any
     ) -> None:
         check_arguments(DAgger.__init__, {"beta_start": beta_start, "beta_end": beta_end, "beta_step": beta_step})
+        if beta_end > beta_start:
+            raise LibraError(f"beta_end is {beta_end}, but β falls; it must be at most beta_start, {beta_start}.")
         self.beta_start, self.beta_end, self.beta_step = beta_start, beta_end, beta_step
         super().__init__(*args, **kwargs)

@@ -48,6 +48,7 @@ class WeighingVecEnv(VecEnv):
         """Put new patches on all scales, with the seeds and options that were set."""
         options = [option for option in self._options if option]
         if options:
+            self._reset_options()  # or every later reset would fail as well
             raise LibraError(
                 "Per-environment options are not supported; reset the vector environment itself with options."
             )
@@ -104,6 +105,8 @@ class WeighingVecEnv(VecEnv):
 
     def env_method(self, method_name: str, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
         """Call a method of the vector environment and deal its rows out to the indices."""
+        if method_name in ("reset", "step"):
+            raise LibraError(f"The scales {method_name} together; call {method_name}() of the VecEnv itself.")
         result = getattr(self.envs, method_name)(*args, **kwargs)
         chosen = list(self._get_indices(indices))
         per_scale = isinstance(result, np.ndarray | tuple | list) and len(result) == self.num_envs

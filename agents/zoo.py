@@ -87,13 +87,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known.add_argument("-conf", "--conf-file")
     asked, _ = known.parse_known_args(rest)
     algorithm = ALGORITHMS.get(asked.algo)
+    usual = ExperimentManager.default_vec_env_cls
     if algorithm is not None and algorithm.kind == "libra":
         ExperimentManager.default_vec_env_cls = staticmethod(scales)  # type: ignore[assignment]  # it only calls it
     if algorithm is not None and command == "train" and asked.env in ENV_IDS and asked.conf_file is None:
         hyperparams[asked.env] = recipe(algorithm)
         rest += ["--conf-file", __name__]
     sys.argv = [f"{sys.argv[0]} {command}", *rest]
-    {"train": train, "enjoy": enjoy}[command]()
+    try:
+        {"train": train, "enjoy": enjoy}[command]()
+    finally:
+        ExperimentManager.default_vec_env_cls = usual
 
 
 if __name__ == "__main__":

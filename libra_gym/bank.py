@@ -236,8 +236,10 @@ class FeatureBank:
         return replace(self, images=images, quantizer=quantizer, divide=None)
 
     def select(self, images: Iterable[int]) -> FeatureBank:
-        """Some images of this bank, with this bank's quantizer. Features are copied unless nothing is left out."""
+        """Some images of this bank, with this bank's quantizer. Images that follow each other share its features."""
         keep = list(images)
+        if not keep:
+            raise LibraError(f"No image of bank {self.name!r} was chosen; a bank needs at least one.")
         if keep == list(range(len(self.images))):
             return self
         spans = [self.patches_of(i) for i in keep]
@@ -359,7 +361,7 @@ def register_bank(name: str, loader: str | Loader) -> None:
     `gym.make(..., bank=name)` then finds it, in other processes too if they run the same registration when they start.
     """
     _NAMED[name] = loader
-    load_bank.cache_clear()
+    _open_bank.cache_clear()
 
 
 def bank_names() -> tuple[str, ...]:
@@ -367,14 +369,30 @@ def bank_names() -> tuple[str, ...]:
     return tuple(sorted(_NAMED))
 
 
-@lru_cache(maxsize=8)
 def load_bank(name: str, split: str | None = None) -> FeatureBank:
     """Open a bank by its name, its file (`.safetensors`) or its feature directory.
 
-    The result is kept, so that many environments on one bank share its memory.
+    The result is kept, so that many environments on one bank share its memory; a file that was written anew is read
+    anew.
     """
+    return _open_bank(name, split, None if name in _NAMED else _version(Path(name)))
+
+
+def _version(path: Path) -> tuple[str, int, int] | None:
+    """Tells a bank's file or directory from others, and from what it was before it was written anew."""
+    from libra_gym.features.manifest import MANIFEST
+
+    try:
+        about = (path / MANIFEST if path.is_dir() else path).stat()
+    except OSError:
+        return None
+    return str(path.resolve()), about.st_mtime_ns, about.st_size
+
+
+@lru_cache(maxsize=8)
+def _open_bank(name: str, split: str | None, version: tuple[str, int, int] | None) -> FeatureBank:
     if split is not None:
-        return load_bank(name).split(split)
+        return _open_bank(name, None, version).split(split)
     if name in _NAMED:
         loader = _NAMED[name]
         if isinstance(loader, str):

@@ -81,7 +81,7 @@ class Evaluation(Score):
     mean_return: float
     """The discounted sum of rewards per patch."""
     regret: float | None
-    """How much more the optimum (`libra_gym.oracle.solve`), which knows the truth, earns per patch.
+    """How much more the optimum (`libra_gym.oracle.solve`), which knows the truth, earns per patch by legal actions.
 
     None when real-valued counts are weighed: they have too many situations to be solved.
     """

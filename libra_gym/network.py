@@ -54,7 +54,8 @@ def moments(features: Features, block: int = 1 << 18) -> tuple[Tensor, Tensor]:
         rows = features[start : start + block].float()
         variance, centre = torch.var_mean(rows, dim=0, correction=0)
         if len(rows) == features.shape[0]:
-            return centre, torch.std(rows, dim=0)
+            one = len(rows) == 1  # which deviates from nothing
+            return centre, torch.std(rows, dim=0, correction=0 if one else 1)
         # Each part's squares about its own mean, and what the means are apart (Chan, Golub and LeVeque, 1979).
         variance, centre = variance.cpu().double(), centre.cpu().double()
         share = len(rows) / (number + len(rows))

@@ -89,6 +89,11 @@ class Weigher:
                 f"This model weighs 0 to {self.task.ceiling} in {self.task.max_steps} steps, but it is asked to weigh "
                 f"0 to {scale.ceiling} in {scale.max_steps}."
             )
+        if scale.weight_encoding != self.task.weight_encoding:
+            raise LibraError(
+                f"This model's weight_encoding is {self.task.weight_encoding!r}, but it is asked to weigh with "
+                f"{scale.weight_encoding!r}."
+            )
         if bank.channels != self.network.settings.channels:
             raise LibraError(
                 f"Bank {bank.name!r} has {bank.channels} features a patch, but this model was trained on "

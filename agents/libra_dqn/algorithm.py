@@ -7,13 +7,13 @@ with discrete actions it is SB3's DQN with the paper's L1 loss.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from stable_baselines3 import DQN
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import LinearSchedule
@@ -25,7 +25,7 @@ from agents.libra_dqn.learner import Learner, LearnerSettings
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
-from libra_gym.network import NetworkSettings, ScaleNetwork
+from libra_gym.network import NetworkSettings
 from libra_gym.settings import (
     AtLeastOne,
     AtLeastZero,
@@ -49,7 +49,8 @@ class LibraDQN(DQN):
     """Deep Q-learning on the counting scale; by default as in the paper, or in its authors' program where it is silent.
 
     An *epoch* weighs every patch of the bank once, in blocks of the environment's `num_envs`. At its start the target
-    network is synced and ε is lowered. One step of a callback is one block.
+    network is synced and ε is lowered. One step of a callback is one block. The patches of an epoch are shuffled by the
+    agent's own seed; the environment's `order` and seed have no part in it.
 
     Args:
         policy: `ScalePolicy` (`MlpPolicy` is the same).
@@ -61,8 +62,8 @@ class LibraDQN(DQN):
         gamma: the discount.
         update_every: transitions stored per update.
         epsilon_start, epsilon_end, epsilon_step: ε of an epoch; one coin is thrown per patch and step.
-        syncs: how often in an epoch the target network is synced, the epoch's start included. The value of the last of
-            eight steps needs eight of them to reach the first.
+        syncs: how often in an epoch the target network is synced, the epoch's start included, at most once a block.
+            The value of the last of eight steps needs eight of them to reach the first.
         easy_drop: share of the transitions with an error of at most one tick (an interval; a hundredth of a person when
             counts are weighed) that are not stored.
         loss: `l1`, `huber` (squared up to a difference of one, `l1` beyond) or `mse`.
@@ -130,6 +131,14 @@ class LibraDQN(DQN):
         check_arguments(LibraDQN.__init__, locals())
         if quantile != 0.5 and loss != "l1":
             raise LibraError(f"quantile is {quantile}, but only the loss l1 has quantiles, not {loss!r}.")
+        if epsilon_end > epsilon_start:
+            raise LibraError(
+                f"epsilon_end is {epsilon_end}, but ε falls; it must be at most epsilon_start, {epsilon_start}."
+            )
+        if final_learning_rate is not None and callable(learning_rate):
+            raise LibraError(
+                "final_learning_rate goes with a number as learning_rate; a schedule has an end of its own."
+            )
         self.update_every = update_every
         self.epsilon_step = epsilon_step
         self.syncs = syncs
@@ -142,7 +151,8 @@ class LibraDQN(DQN):
         self.average = average
         self.normalise = normalise
         self.calibrate = calibrate
-        if final_learning_rate is not None and not callable(learning_rate):
+        if final_learning_rate is not None:
+            assert not callable(learning_rate)
             learning_rate = LinearSchedule(learning_rate, final_learning_rate, 1.0)
         self.learner: Learner | None = None
         self.epochs_done = 0
@@ -175,27 +185,44 @@ class LibraDQN(DQN):
     # ------------------------------------------------------------------------------------------------------- set-up
 
     def _setup_model(self) -> None:
-        weighing = isinstance(self.env, WeighingVecEnv)
-        if weighing and "task" not in self.policy_kwargs:
-            assert isinstance(self.env, WeighingVecEnv)
+        if isinstance(self.env, WeighingVecEnv) and "task" not in self.policy_kwargs:
             # In a new dict: the caller's own may serve for other agents.
             self.policy_kwargs = {**self.policy_kwargs, "task": self.env.task.to_dict()}
-        if self.policy_kwargs.get("task") is not None:
+        if self._weighing:
+            self._check_env(self.env)
+            self.policy_kwargs = {**self.policy_kwargs, "average": self.average > 0}
             self.replay_buffer = _NO_BUFFER  # the learner has its own
         super()._setup_model()
         if self.replay_buffer is _NO_BUFFER:
             self.replay_buffer = None
-        if self.average > 0 and isinstance(self.q_net.q_net, ScaleNetwork):
-            # A part of the policy, and so of what SB3 saves.
-            self.policy.add_module("average", copy.deepcopy(self.q_net.q_net).requires_grad_(False).eval())
-        if weighing:
+        if self._weighing and self.env is not None:
             self._attach()
+
+    @property
+    def _weighing(self) -> bool:
+        """Whether this agent was made for the scales, and not for SB3's own loop."""
+        return self.policy_kwargs.get("task") is not None
+
+    def _check_env(self, env: GymEnv | None) -> None:
+        if env is not None and not isinstance(env, WeighingVecEnv):
+            raise LibraError(
+                f"This agent was made on the scales and cannot go on with a {type(env).__name__}; give it an "
+                "agents.make_vec_env(...) itself, without a wrapper."
+            )
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Go on with another environment: with its bank, and with the epoch, ε and updates of before."""
+        if self._weighing:
+            self._check_env(env)
         super().set_env(env, force_reset)
-        if isinstance(self.env, WeighingVecEnv):
+        if self._weighing:
             self._attach()
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed all that is random, the learner's own generators among it."""
+        super().set_random_seed(seed)
+        if seed is not None and self.learner is not None:
+            self.learner.reseed(seed)
 
     def _attach(self) -> None:
         """Make a learner for the environment's bank; epoch, ε and updates go on, and an epoch that was begun anew."""
@@ -209,7 +236,7 @@ class LibraDQN(DQN):
             self.env.task,
             self.q_net.q_net,  # type: ignore[arg-type]
             self.q_net_target.q_net,  # type: ignore[arg-type]
-            getattr(self.policy, "average", None),
+            self.policy.average,  # type: ignore[arg-type]
             self.policy.optimizer,
             LOSSES[self.loss],
             self._learner_settings(self.env.num_envs),
@@ -274,6 +301,26 @@ class LibraDQN(DQN):
         weigher = Weigher(self.learner.judged, self.learner.task, quantizer, about)
         return weigher.calibrate(self.learner.bank) if self.calibrate else weigher
 
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """The actions that the agent takes; on the scales one coin of ε is thrown per row, and all are legal."""
+        if not self._weighing:
+            return super().predict(observation, state, episode_start, deterministic)
+        actions, state = self.policy.predict(observation, state, episode_start, deterministic=True)
+        if not deterministic:
+            rows, _ = self.policy.obs_to_tensor(observation)
+            legal = self.q_net.legal(rows).cpu().numpy()  # type: ignore[operator]  # a ScaleQNetwork
+            dice = self.action_space.np_random
+            lots = np.where(legal, dice.random(legal.shape), -1.0).argmax(1)
+            coins = dice.random(len(legal)) < self.exploration_rate
+            actions = np.where(coins, lots, np.reshape(actions, -1)).reshape(np.shape(actions))
+        return actions, state
+
     # ----------------------------------------------------------------------------------------------------- learning
 
     def learn(
@@ -318,12 +365,15 @@ class LibraDQN(DQN):
         """Blocks until so many transitions were taken, so many epochs are complete, or a callback says stop."""
         learner = self.learner
         assert learner is not None
-        total, callbacks = self._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if progress_bar:
+            given = callback if isinstance(callback, BaseCallback | list) else ConvertCallback(callback)
+            callback = CallbackList([*(given if isinstance(given, list) else [given]), _BlockBar()])
+        total_timesteps, callbacks = self._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name)
         callbacks.on_training_start(locals(), globals())
         callbacks.on_rollout_start()
-        while self.num_timesteps < total and (epochs is None or learner.epoch < epochs):
+        while self.num_timesteps < total_timesteps and (epochs is None or learner.epoch < epochs):
             if epochs is None:
-                self._update_current_progress_remaining(self.num_timesteps, total)
+                self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
             else:
                 self._current_progress_remaining = 1.0 - (learner.epoch + learner.cursor / len(learner.bank)) / epochs
             if not self._learn_block(callbacks, log_interval):
@@ -382,9 +432,22 @@ def check_start(counter: Weigher, network: NetworkSettings, task: WeighingTask) 
     given, needed = counter.network.settings.to_dict(), network.to_dict()
     pairs = {name: (given[name], needed[name]) for name in needed if name not in ("init_std", "dropout")}
     pairs |= {"pool": (list(counter.task.pool), list(task.pool)), "tick": (counter.task.tick, task.tick)}
+    pairs |= {"weight_encoding": (counter.task.weight_encoding, task.weight_encoding)}
     for name, (theirs, ours) in pairs.items():
         if theirs != ours:
             raise LibraError(f"The counter to start from has {name} {theirs}, but this agent has {ours}.")
+
+
+class _BlockBar(ProgressBarCallback):
+    """SB3's progress bar, told of the transitions of a block, of which a callback's step has more than `num_envs`."""
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self._begun = self.num_timesteps
+
+    def _on_step(self) -> bool:
+        self.pbar.update(self.num_timesteps - self._begun - self.pbar.n)
+        return True
 
 
 class _NoBuffer:

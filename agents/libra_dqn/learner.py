@@ -130,6 +130,12 @@ class Learner:
             if own is not None:
                 own.load_state_dict(network.state_dict())
 
+    def reseed(self, seed: int) -> None:
+        """Draw actions, batches and the order of patches anew from this seed."""
+        self.seed = seed
+        self.generator.manual_seed(seed)
+        self._order = None
+
     # ----------------------------------------------------------------------------------------------------- the loop
 
     def learn_block(self) -> BlockReport:
@@ -242,7 +248,8 @@ class Learner:
         if self.averaged is not None:
             # The first updates count more than an average over so many would let them.
             decay = min(self.settings.average, self.updates / (self.updates + 10))
-            torch._foreach_lerp_(list(self.averaged.parameters()), list(self.online.parameters()), 1.0 - decay)
+            with torch.no_grad():  # else the average would remember every update as a function of the one before
+                torch._foreach_lerp_(list(self.averaged.parameters()), list(self.online.parameters()), 1.0 - decay)
         self._tally[0] += loss.detach()
         self._tally[1] += 1
 

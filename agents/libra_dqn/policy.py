@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import Tensor, nn
 
+from libra_gym.errors import LibraError
 from libra_gym.network import NetworkSettings, ScaleNetwork
 from libra_gym.task import WeighingTask
 
@@ -29,18 +31,25 @@ class ScaleQNetwork(QNetwork):
     def forward(self, obs: PyTorchObs) -> Tensor:
         """Q values of all actions."""
         assert isinstance(obs, Tensor)
+        return self.q_values(obs, self.q_net)  # type: ignore[arg-type]
+
+    def q_values(self, obs: Tensor, network: ScaleNetwork) -> Tensor:
+        """What a network of this form says of these observations."""
         obs = obs.float()
-        return self.q_net(obs[:, : self.channels], obs[:, self.channels :])
+        q: Tensor = network(obs[:, : self.channels], obs[:, self.channels :])
+        return q
 
     def legal(self, obs: Tensor) -> Tensor:
         """Which actions keep the value in range, from what the weight vector shows."""
         weights = obs[:, self.channels :]
         if self.task.weight_encoding == "index":
             deltas = torch.tensor((0, *self.task.pool, 0), device=obs.device)[weights.long()]
-            value = deltas.sum(1)
         else:
-            value = (weights.sum(1) * max(abs(w) for w in self.task.pool)).round().long()
-        return self.task.legal(value.clamp(0, self.task.ceiling))
+            deltas = (weights * max(abs(w) for w in self.task.pool)).round().long()
+        value = torch.zeros_like(deltas[:, 0])
+        for placed in deltas.unbind(1):  # in their order, since the pan is cut off at both ends after each of them
+            value = (value + placed).clamp(0, self.task.ceiling)
+        return self.task.legal(value)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> Tensor:
         assert isinstance(observation, Tensor)
@@ -53,7 +62,10 @@ class ScalePolicy(DQNPolicy):
     Args:
         task: the settings of the weighing task (`WeighingTask.to_dict`); `LibraDQN` fills them in from its environment.
         network: changes to `NetworkSettings`, for instance `{"dueling": True}`.
+        average: keep a running average of the network's weights as the module `average`, and act with it.
     """
+
+    average: ScaleNetwork | None
 
     def __init__(
         self,
@@ -64,13 +76,34 @@ class ScalePolicy(DQNPolicy):
         activation_fn: type[nn.Module] = nn.ReLU,
         task: dict[str, Any] | None = None,
         network: dict[str, Any] | None = None,
+        average: bool = False,
         **kwargs: Any,
     ) -> None:
         self.task = None if task is None else WeighingTask.from_dict(task)
         self.network = network or {}
+        self.averaging = average
         if self.task is not None:
+            if net_arch or activation_fn is not nn.ReLU:
+                raise LibraError(
+                    "net_arch and activation_fn are of SB3's own network; on the scales the hidden layers are "
+                    "policy_kwargs={'network': {'hidden': [1024, 1024]}}, with ReLU between them."
+                )
             net_arch = []  # SB3's own layers are not used
         super().__init__(observation_space, action_space, lr_schedule, net_arch, activation_fn, **kwargs)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        super()._build(lr_schedule)
+        self.average = None
+        if self.averaging and isinstance(self.q_net.q_net, ScaleNetwork):
+            self.average = copy.deepcopy(self.q_net.q_net).requires_grad_(False).eval()
+
+    def _predict(self, obs: PyTorchObs, deterministic: bool = True) -> Tensor:
+        if self.average is None:
+            return super()._predict(obs, deterministic)
+        assert isinstance(obs, Tensor)
+        assert isinstance(self.q_net, ScaleQNetwork)
+        q = self.q_net.q_values(obs, self.average)
+        return q.masked_fill(~self.q_net.legal(obs), -torch.inf).argmax(1)
 
     def make_q_net(self) -> QNetwork:
         """The Q network, or SB3's own without a task."""
@@ -88,4 +121,5 @@ class ScalePolicy(DQNPolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         task = None if self.task is None else self.task.to_dict()
-        return {**super()._get_constructor_parameters(), "task": task, "network": self.network}
+        own = {"task": task, "network": self.network, "average": self.averaging}
+        return {**super()._get_constructor_parameters(), **own}

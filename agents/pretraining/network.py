@@ -131,6 +131,12 @@ class LocalCounts(PatchHead):
         within = _windows(valid.to(counts.dtype)) > 0
         return F.l1_loss(out.squeeze(1)[within], people[within])
 
+    def sum_loss(self, out: Tensor, counts: Tensor, valid: Tensor) -> Tensor:
+        """As for every head; each patch lies in four windows, of which those beyond the photo do not count."""
+        within = _windows(valid.to(counts.dtype)) > 0
+        people = out.squeeze(1).masked_fill(~within, 0.0).sum((1, 2)) / 4
+        return (people - (counts * valid).sum((1, 2))).abs().sum() / valid.sum().clamp_min(1)
+
     def read(self, out: Tensor, readout: Readout) -> Tensor:
         """Each window's people, none below zero, spread over its patches within the photo, and the mean of them."""
         windows = out.clamp_min(0.0)

@@ -6,6 +6,8 @@ the observation, and asks `WeighingTask` for everything that is physics.
 
 from __future__ import annotations
 
+import copy
+import os
 import weakref
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
@@ -22,6 +24,8 @@ from libra_gym.tables import TaskTables
 from libra_gym.task import Rewards, WeighingTask, WeightEncoding
 
 Weighed: TypeAlias = Literal["interval", "count"]
+BankSource: TypeAlias = str | os.PathLike[str] | FeatureBank
+"""A bank, the path of one, or a name such as `demo`."""
 Index: TypeAlias = npt.NDArray[np.intp]
 
 FEATURE_BOUND = 65504.0
@@ -33,7 +37,7 @@ IN_MEMORY_UP_TO = 2 * 1024**3
 
 
 def open_task(
-    bank: str | FeatureBank,
+    bank: BankSource,
     split: str | None,
     weighed: Weighed,
     *,
@@ -42,8 +46,8 @@ def open_task(
     weight_encoding: WeightEncoding,
 ) -> tuple[FeatureBank, WeighingTask]:
     """The bank that an environment's arguments name, and the task on it."""
-    if isinstance(bank, str):
-        bank = load_bank(bank, split)
+    if isinstance(bank, str | os.PathLike):
+        bank = load_bank(os.fspath(bank), split)
     elif not isinstance(bank, FeatureBank):
         raise LibraError(f"bank is {bank!r}, but it must be a FeatureBank, the path of one, or a name such as 'demo'.")
     elif split is not None:
@@ -87,6 +91,14 @@ class Scales:
         self._rows = _observation_rows(bank, task.max_steps) if size <= IN_MEMORY_UP_TO else None
         self._codes = task.encode(np.arange(task.num_actions + 1))
         self._all = np.arange(number)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scales:
+        """A row of scales in the same state; what never changes, such as the features, is shared."""
+        fixed = ("bank", "task", "tables", "_truths", "_counts", "_rows", "_codes", "_all")
+        twin = object.__new__(type(self))
+        for name, value in vars(self).items():
+            setattr(twin, name, value if name in fixed else copy.deepcopy(value, memo))
+        return twin
 
     @property
     def observation_space(self) -> spaces.Box[np.float32]:
@@ -177,7 +189,12 @@ class Scales:
         return chosen.astype(np.int64, copy=False)
 
     def _check_patches(self, patches: npt.ArrayLike, number: int) -> npt.NDArray[np.int64]:
-        chosen = np.broadcast_to(np.asarray(patches, dtype=np.int64), (number,))
+        given = np.asarray(patches)
+        if given.dtype.kind not in "iu" or given.shape not in ((), (number,)):
+            raise LibraError(
+                f"Patches must be one whole number or {number} of them, not {given.dtype} of shape {given.shape}."
+            )
+        chosen = np.broadcast_to(given.astype(np.int64), (number,))
         if chosen.min() < 0 or chosen.max() >= len(self.bank):
             bad = chosen[(chosen < 0) | (chosen >= len(self.bank))][0]
             raise LibraError(

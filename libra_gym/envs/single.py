@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from libra_gym.bank import FeatureBank
 from libra_gym.envs.order import Order
-from libra_gym.envs.scales import Scales, Weighed, open_task
+from libra_gym.envs.scales import BankSource, Scales, Weighed, open_task
 from libra_gym.errors import LibraError
 from libra_gym.task import Rewards, WeightEncoding
 
@@ -105,7 +105,7 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
 
     def __init__(
         self,
-        bank: str | FeatureBank = "demo",
+        bank: BankSource = "demo",
         split: str | None = "train",
         rewards: Rewards | Mapping[str, Any] | None = None,
         max_steps: int = 8,

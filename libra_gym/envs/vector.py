@@ -11,9 +11,8 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from libra_gym.bank import FeatureBank
 from libra_gym.envs.order import Order
-from libra_gym.envs.scales import Scales, Weighed, open_task
+from libra_gym.envs.scales import BankSource, Scales, Weighed, open_task
 from libra_gym.envs.single import check_render_mode, render_scale
 from libra_gym.errors import LibraError
 from libra_gym.task import Rewards, WeightEncoding
@@ -42,7 +41,7 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
     def __init__(
         self,
         num_envs: int = 1,
-        bank: str | FeatureBank = "demo",
+        bank: BankSource = "demo",
         split: str | None = "train",
         rewards: Rewards | Mapping[str, Any] | None = None,
         max_steps: int = 8,
@@ -83,13 +82,17 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """Put new patches on all scales, or on those that `options["reset_mask"]` marks.
 
-        `seed` is one number (scale i gets seed + i) or one per scale; `options["patch"]` names the patches.
+        `seed` is one number (scale i gets seed + i) or one per scale; `options["patch"]` names the patches: one for
+        all, one per scale, or one for each scale that is reset.
         """
         options = options or {}
         which = self._reset_mask(options)
         self._seed(seed, which)
         everything = bool(which.all())
-        self.scales.load(None if everything else np.flatnonzero(which), options.get("patch"))
+        patches = options.get("patch")
+        if not everything and patches is not None and np.shape(patches) == (self.num_envs,):
+            patches = np.asarray(patches)[which]
+        self.scales.load(None if everything else np.flatnonzero(which), patches)
         self._ended[which] = False
         self._rewards[which] = 0.0
         self.needle = None
@@ -97,8 +100,9 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
 
     def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
         """Take one action on every scale."""
-        if self._unseeded.all():
-            raise gym.error.ResetNeeded("No scale has a patch yet; call reset() before step().")
+        if self._unseeded.any():
+            first = int(np.flatnonzero(self._unseeded)[0])
+            raise gym.error.ResetNeeded(f"Scale {first} has no patch yet; call reset() before step().")
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and self._ended.any():
             return self._step_and_reload(actions)
         if self._ended.any():
@@ -157,9 +161,11 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
             first = int(self.np_random_seed or 0)
             seeds: list[int | None] = [first + i if seed is not None or new[i] else None for i in range(self.num_envs)]
         else:
-            seeds = list(seed)
+            seeds = [None if own is None else int(own) for own in seed]
             if len(seeds) != self.num_envs:
                 raise LibraError(f"There are {len(seeds)} seeds for {self.num_envs} environments; give one for each.")
+            if any(own is not None and own < 0 for own in seeds):
+                raise LibraError(f"A seed must not be negative; got {min(own for own in seeds if own is not None)}.")
         if any(own is None and new[i] for i, own in enumerate(seeds)):  # as an environment by itself would
             drawn = np.random.SeedSequence().generate_state(self.num_envs, np.uint64) >> np.uint64(1)
             seeds = [int(drawn[i]) if own is None and new[i] else own for i, own in enumerate(seeds)]

@@ -126,7 +126,28 @@ def test_a_bank_can_be_registered():
         from libra_gym import bank as module
 
         module._NAMED.pop("mine")
-        load_bank.cache_clear()
+        module._open_bank.cache_clear()
+
+
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path, monkeypatch):
+    path = tmp_path / "bank.safetensors"
+    whole = make_bank()
+    whole.select([0]).save(path)
+    assert len(load_bank(str(path)).images) == 1
+    whole.save(path)
+    assert len(load_bank(str(path)).images) == len(whole.images)
+    monkeypatch.chdir(tmp_path)
+    assert len(load_bank("bank.safetensors").images) == len(whole.images)
+    other = tmp_path / "other"
+    other.mkdir()
+    whole.select([0, 1]).save(other / "bank.safetensors")
+    monkeypatch.chdir(other)
+    assert len(load_bank("bank.safetensors").images) == 2  # another file of the same relative name
+
+
+def test_no_image_is_no_bank():
+    with pytest.raises(LibraError, match="needs at least one"):
+        make_bank().select([])
 
 
 # ----------------------------------------------------------------------------------------------------------- bad input

@@ -1,5 +1,7 @@
 """The native batch: what Gymnasium's own vector environments would do, thousands of patches at a time."""
 
+import copy
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -130,3 +132,50 @@ def test_the_caller_keeps_what_it_was_given(small_bank):
     np.testing.assert_array_equal(kept[0], rewards)
     np.testing.assert_array_equal(kept[1], ended)
     np.testing.assert_array_equal(kept[2], infos["_final_obs"])
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_no_scale_is_stepped_before_its_first_reset(small_bank, mode):
+    envs = WeighingVectorEnv(3, small_bank, autoreset_mode=mode)
+    envs.reset(seed=0, options={"reset_mask": np.array([True, False, True])})
+    with pytest.raises(gym.error.ResetNeeded, match="Scale 1 has no patch yet"):
+        envs.step(np.zeros(3, dtype=np.int64))
+    envs.reset(options={"reset_mask": np.array([False, True, False])})
+    envs.step(np.zeros(3, dtype=np.int64))
+
+
+def test_patches_may_be_named_for_all_scales_or_for_those_that_are_reset(small_bank):
+    envs = WeighingVectorEnv(3, small_bank, autoreset_mode="Disabled")
+    assert envs.reset(seed=0, options={"patch": [4, 5, 6]})[1]["patch"].tolist() == [4, 5, 6]
+    mask = np.array([True, False, True])
+    assert envs.reset(options={"reset_mask": mask, "patch": [1, 2, 3]})[1]["patch"].tolist() == [1, 0, 3]
+    assert envs.scales.patch.tolist() == [1, 5, 3]
+    envs.reset(options={"reset_mask": mask, "patch": [7, 8]})
+    assert envs.scales.patch.tolist() == [7, 5, 8]
+    for wrong in (1.9, [1.0, 2.0, 3.0], [1, 2, 3, 4]):
+        with pytest.raises(LibraError, match="one whole number or 3 of them"):
+            envs.reset(options={"patch": wrong})
+
+
+def test_seeds_of_numpy_are_taken_and_negative_ones_refused(small_bank):
+    envs = WeighingVectorEnv(2, small_bank)
+    plain = envs.reset(seed=[5, 9])[1]["patch"].tolist()
+    assert envs.reset(seed=list(np.array([5, 9])))[1]["patch"].tolist() == plain
+    with pytest.raises(LibraError, match="must not be negative; got -1"):
+        envs.reset(seed=[5, -1])
+
+
+def test_a_bank_may_be_named_by_any_kind_of_path(small_bank, tmp_path):
+    small_bank.save(tmp_path / "bank.safetensors")
+    envs = gym.make_vec(IDS[0], num_envs=2, bank=tmp_path / "bank.safetensors")
+    assert len(envs.unwrapped.scales.bank) == len(small_bank.split("train"))
+
+
+def test_a_deep_copy_shares_features_and_not_its_state(small_bank):
+    envs = WeighingVectorEnv(2, small_bank, split=None)
+    envs.reset(seed=0)
+    twin = copy.deepcopy(envs)
+    assert twin.scales._rows is envs.scales._rows
+    _same(envs.step(np.array([7, 8])), twin.step(np.array([7, 8])))
+    envs.step(np.array([7, 8]))
+    assert twin.scales.value.tolist() != envs.scales.value.tolist()

@@ -109,6 +109,15 @@ class TestHeads:
         other = torch.where(valid, counts, counts + 7)
         assert head.loss(out, counts, valid, 0.5) == head.loss(out, other, valid, 0.5)
 
+    def test_perfect_windows_of_a_photo_smaller_than_its_crop_have_the_right_sum(self):
+        counts, valid = torch.rand(1, 4, 4), torch.zeros(1, 4, 4, dtype=torch.bool)
+        valid[:, :3, :2] = True
+        padded = torch.nn.functional.pad(counts * valid, (1, 1, 1, 1))
+        windows = padded.unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))[:, None]
+        head = LocalCounts(4, self.quantizer)
+        assert float(head.sum_loss(windows, counts, valid)) == pytest.approx(0.0, abs=1e-6)
+        assert float(head.sum_loss(windows + 0.4, counts, valid)) == pytest.approx(0.4 * 12 / 4 / 6)
+
     def test_perfect_windows_give_the_true_total_and_a_perfect_loss(self):
         head = LocalCounts(4, self.quantizer)
         counts = torch.rand(1, 3, 4)
