@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from functools import cache
@@ -90,6 +91,10 @@ def libra(
 def main() -> None:
     """Run the command; a user's mistake is one sentence on standard error and exit status 2."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    for stream in (sys.stdout, sys.stderr):  # names of files need not be text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except LibraError as error:

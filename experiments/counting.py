@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import glob
 import io
+import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +19,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from libra_gym.counter import Counted, Counter, view
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import write_whole
-from libra_gym.photos import PHOTO_SUFFIXES, VIDEO_SUFFIXES, Pixels, Region, Video, check_region
+from libra_gym.photos import (
+    PHOTO_SUFFIXES,
+    UNREAD_SUFFIXES,
+    VIDEO_SUFFIXES,
+    Pixels,
+    Region,
+    Video,
+    check_region,
+    limit_side,
+)
 from libra_gym.rendering.overlay import course_figure, overlay_figure
 
 if TYPE_CHECKING:
@@ -27,6 +38,7 @@ Entry = dict[str, Any]
 """`file`, `count`, `low`, `high`, `seconds`, for a frame also `frame` and `time`, for a photo that is far larger than
 the model knows them also `hint`; or `file` and `error`."""
 _DPI = 110
+_OVERLAY = re.compile(r"(?P<stem>.+)-count(-\d+)?\.png")
 _MUCH_LARGER = 2.0
 """So many times as long as the longest side that a model has learnt from."""
 
@@ -36,9 +48,9 @@ def find_files(asked: Iterable[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for text in asked:
         path = Path(text)
-        if path.is_dir():
+        if os.path.isdir(path):  # of os.path, which takes names that are too long for those of nothing
             files = _in_folder(path)
-        elif path.exists():
+        elif os.path.exists(path):
             files = [path]
         else:
             matches = sorted(Path(name) for name in glob.glob(text, recursive=True))
@@ -50,8 +62,14 @@ def find_files(asked: Iterable[str]) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    known = PHOTO_SUFFIXES + VIDEO_SUFFIXES
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in known and file.is_file())
+    """Photos and videos, also broken links to them and kinds that cannot be read, which will be told as errors.
+
+    Pictures that an earlier `--overlay` put beside their photos are left out.
+    """
+    known = PHOTO_SUFFIXES + VIDEO_SUFFIXES + UNREAD_SUFFIXES
+    there = [file for file in folder.iterdir() if file.suffix.lower() in known and not file.is_dir()]
+    stems = {file.stem for file in there}
+    return sorted(file for file in there if not ((made := _OVERLAY.fullmatch(file.name)) and made["stem"] in stems))
 
 
 def parse_region(text: str) -> Region:
@@ -108,12 +126,11 @@ class Session:
 
     def _photo(self, path: Path) -> None:
         start = time.perf_counter()
-        counted, pixels = self._count(path)
-        entry = _entry(path, counted, time.perf_counter() - start) | self._hint(pixels)
-        if self.overlay is not None:
-            seen, scale = self.counter.look(pixels), self.counter.scale_of(pixels)
+        counted, pixels, shrunk = self._count(path)
+        self.entries.append(_entry(path, counted, time.perf_counter() - start) | self._hint(pixels))
+        if self.overlay is not None:  # the count is kept, whatever becomes of the picture
+            seen, scale = self.counter.look(pixels), shrunk * self.counter.scale_of(pixels)
             self._save(overlay_figure(seen, counted.patch_map, _title(path, counted), scale), path)
-        self.entries.append(entry)
 
     def _video(self, path: Path, bar: Progress) -> None:
         video = Video(path)
@@ -122,7 +139,7 @@ class Session:
         try:
             for frame in video.frames(self.every):
                 start = time.perf_counter()
-                counted, pixels = self._count(frame.pixels)
+                counted, pixels, _ = self._count(frame.pixels)
                 entry = _entry(path, counted, time.perf_counter() - start) | self._hint(pixels)
                 frames.append({**entry, "frame": frame.number, "time": round(frame.time, 3)})
                 bar.advance(task)
@@ -132,9 +149,11 @@ class Session:
             if self.overlay is not None and frames:
                 self._save_course(path, frames)
 
-    def _count(self, photo: Path | Pixels) -> tuple[Counted, Pixels]:
-        pixels = view(photo, self.region, self.max_side)
-        return self.counter.count(pixels), pixels
+    def _count(self, photo: Path | Pixels) -> tuple[Counted, Pixels, float]:
+        """What was counted, the pixels that were, and by what factor `max_side` had shrunk them."""
+        whole = view(photo, self.region, None)
+        pixels = whole if self.max_side is None else limit_side(whole, self.max_side)
+        return self.counter.count(pixels), pixels, pixels.shape[1] / whole.shape[1]
 
     def _hint(self, pixels: Pixels) -> Entry:
         """What to try with a photo that is far larger than those that the model learnt from."""
@@ -187,7 +206,7 @@ def _entry(path: Path, counted: Counted, seconds: float) -> Entry:
 
 
 def _title(path: Path, counted: Counted) -> str:
-    title = f"{path.name}: {counted.count:,.0f} people"
-    if counted.low is None:
-        return title
-    return f"{title} ({counted.coverage:.0%} interval {counted.low:,.0f} to {counted.high:,.0f})"
+    title = f"{counted.count:,.0f} people"
+    if counted.low is not None:
+        title += f" ({counted.coverage:.0%} interval {counted.low:,.0f} to {counted.high:,.0f})"
+    return f"{title}\n{path.name}"

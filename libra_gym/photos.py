@@ -30,6 +30,7 @@ PHOTO_SUFFIXES = (
     ".avif",
     ".bmp",
     ".gif",
+    ".jfif",
     ".jpe",
     ".jpeg",
     ".jpg",
@@ -42,6 +43,8 @@ PHOTO_SUFFIXES = (
     ".webp",
 )
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
+UNREAD_SUFFIXES = (".arw", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".nef")
+"""Photos of phones and cameras that OpenCV cannot decode."""
 MOST_PIXELS = 1 << 30
 """OpenCV decodes no more."""
 
@@ -51,6 +54,8 @@ def read_photo(path: Path | str) -> Pixels:
 
     Of an animation it is the first picture. CMYK is converted without regard to a colour profile.
     """
+    if (kind := Path(path).suffix.lower()) in UNREAD_SUFFIXES:
+        raise LibraError(f"The photo {path} cannot be read, because it is of the kind {kind}; save it as JPEG or PNG.")
     data = read_bytes(path)
     try:
         if not is_jpeg(data) and _is_transparent(data):
@@ -59,7 +64,7 @@ def read_photo(path: Path | str) -> Pixels:
     except (OSError, cv2.error, Image.DecompressionBombError) as error:
         raise LibraError(f"The photo {path} cannot be decoded ({_first_line(error)}); get this file again.") from error
     if image is None:
-        raise LibraError(f"The photo {path} is damaged or not an image that OpenCV knows; get this file again.")
+        raise LibraError(f"The photo {path} is damaged or of an unknown kind; get it again, or save it as JPEG or PNG.")
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image), np.uint8)
 
 
@@ -97,6 +102,10 @@ def limit_side(pixels: Pixels, max_side: int) -> Pixels:
 # -------------------------------------------------------------------------------------------------------------- videos
 
 
+_WHOLE = 0.9
+"""The share of the frames that a file promises which it must hold; some kinds of video only estimate their number."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """A picture of a video."""
@@ -118,7 +127,7 @@ class Video:
         if every < 1:
             raise LibraError(f"every is {every}, but at least every 1st frame must be taken.")
         capture = self._open()
-        rate = self._rate(capture)
+        rate, promised = self._rate(capture), int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
         try:
             number = 0
             while capture.grab():
@@ -131,6 +140,10 @@ class Video:
             capture.release()
         if number == 0:
             raise LibraError(f"The video {self.path} has no frame that OpenCV can decode; get this file again.")
+        if number < _WHOLE * promised:
+            raise LibraError(
+                f"The video {self.path} ends after {number} of its {promised} frames; get this file again."
+            )
 
     @property
     def length(self) -> int:

@@ -64,4 +64,4 @@ def is_training(name: str) -> bool:
 
 def by_hash(names: Iterable[str]) -> list[str]:
     """Names in an order that depends on no random generator: that of a hash of each."""
-    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks import BenchOptions
+from experiments.commands.sources import check_place
 from libra_gym.errors import LibraError
 
 SUBJECTS = ("envs", "counts", "features", "pretraining", "training", "count")
@@ -27,8 +28,7 @@ def bench(
     unknown = set(only or ()) - set(SUBJECTS)
     if unknown:
         raise LibraError(f"There is no benchmark {sorted(unknown)[0]!r}; the subjects are: {', '.join(SUBJECTS)}.")
-    if not out.parent.is_dir():
-        raise LibraError(f"There is no directory {str(out.parent)!r} for the figures; make it, or give another --out.")
+    check_place(out)
     console = Console()
     figures: dict[str, float] = {}
     for subject in only or SUBJECTS:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from experiments.commands.sources import refuse_idle
 from libra_gym.errors import LibraError
 
 if TYPE_CHECKING:
@@ -22,19 +23,23 @@ STOPPED = 130
 
 
 def count(
+    context: typer.Context,
     photos: Annotated[
         list[str] | None, typer.Argument(help="Photos, videos, folders of them, or patterns such as 'day1/*.jpg'.")
     ] = None,
     model: Annotated[
-        str, typer.Option(help="'dense' (crowds), 'street', or a file that `libra release` made.")
+        str,
+        typer.Option(
+            help="'dense' for crowds, 'street' for up to a few hundred people, or a file that `libra release` made."
+        ),
     ] = "dense",
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
     overlay: Annotated[Path | None, typer.Option(help="Write pictures of where the people are to this folder.")] = None,
     region: Annotated[str | None, typer.Option(help="Count only this part: x,y,width,height in pixels.")] = None,
     max_side: Annotated[
-        int | None, typer.Option(min=1, help="Make photos smaller whose longer side has more pixels.")
+        int | None, typer.Option(min=1, help="Shrink photos whose longer side has more than N pixels to N.")
     ] = None,
-    every: Annotated[int, typer.Option(min=1, help="Of a video, count every so many frames.")] = 25,
+    every: Annotated[int, typer.Option(min=1, help="In a video, count only every N-th frame.")] = 25,
     card: Annotated[bool, typer.Option("--card", help="Show what the model is, and its limits, and stop.")] = False,
 ) -> None:
     """Count the people in photos and videos."""
@@ -43,6 +48,10 @@ def count(
 
     if not photos and not card:
         raise LibraError("`libra count` needs a photo, a folder or a pattern.")
+    if card and photos:
+        raise LibraError("--card shows the model and counts nothing; leave out the photos, or --card.")
+    if card:
+        refuse_idle(context, "counts nothing with --card", "json", "overlay", "region", "max_side", "every")
     part = None if region is None else parse_region(region)
     counter = Counter.load(model)
     if card:
@@ -120,4 +129,6 @@ def _photo_row(file: str, entry: dict[str, Any]) -> tuple[str, ...]:
 def _video_row(file: str, frames: list[dict[str, Any]]) -> tuple[str, ...]:
     people = [entry["count"] for entry in frames]
     text = f"{min(people):,.0f} to {max(people):,.0f} in {len(frames)} frames"
+    if len(frames) == 1:
+        text = f"{people[0]:,.0f} in 1 frame"
     return escape(file), text, "–", f"{sum(entry['seconds'] for entry in frames):.1f}"

@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from experiments.commands.sources import parse_source
@@ -73,7 +74,11 @@ def twins(
     for pair in found:
         first, second = pair.first, pair.second
         table.add_row(
-            first.name, f"{len(first.points()):,}", second.name, f"{len(second.points()):,}", f"{pair.likeness:.3f}"
+            escape(first.name),
+            f"{len(first.points()):,}",
+            escape(second.name),
+            f"{len(second.points()):,}",
+            f"{pair.likeness:.3f}",
         )
     console = Console()
     if found:

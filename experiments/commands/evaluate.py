@@ -61,6 +61,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="Where the backbone runs: 'cpu' or 'cuda'.")] = "cpu",
 ) -> None:
     """Count the images of a bank or data set, and print the errors."""
+    from experiments.runs.config import check_device
     from experiments.runs.counter import HeadCounter, open_joined
     from libra_gym.paired import compare, read_counts
 
@@ -82,8 +83,9 @@ def evaluate(
         score = evaluate_bank(counter, load_bank(bank).split(split), readout.value)
     else:
         assert dataset is not None
-        eye = backbone or model_backbone(counter.about, weights, device)
-        score = evaluate_photos(counter, dataset, root, split, eye.to(device), readout.value)
+        place = str(check_device(device))
+        eye = backbone or model_backbone(counter.about, weights, place)
+        score = evaluate_photos(counter, dataset, root, split, eye.to(place), readout.value)
     console = Console()
     console.print(score.table())
     if len(score.records) >= FEWEST_TO_GROUP:

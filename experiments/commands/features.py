@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+from experiments.runs.config import check_device
 from libra_gym.backbones import learnt_scale, load_backbone
 from libra_gym.bank import FeatureBank
 from libra_gym.counts import DEFAULT_KERNEL, KERNELS
@@ -87,12 +88,12 @@ def features(
     if kernel not in KERNELS:
         raise LibraError(f"there is no kernel {kernel!r}; the kernels are {', '.join(KERNELS)}")
     logging.getLogger("libra_gym").setLevel(logging.INFO)
+    photos = open_dataset(dataset, root)  # a mistake in it is told before weights are downloaded
     eye = load_backbone(backbone, weights, _device(device))
     if scale is None:
         scale = learnt_scale(weights) if crops is Crops.none else 1.0
         if scale != 1.0:
             console.print(f"photos are looked at {scale:g} times as large as they are, as {weights} learnt")
-    photos = open_dataset(dataset, root)
     start = time.perf_counter()
     with _progress() as bar:
         task = bar.add_task("photos", total=None)
@@ -158,7 +159,4 @@ def _progress() -> Progress:
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise LibraError(f"{name!r} is no torch device; take auto, cpu, cuda or mps") from error
+    return check_device(name)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.commands.sources import refuse_idle
+from experiments.commands.sources import check_place, refuse_idle
 from libra_gym.datasets import DATASETS
 from libra_gym.errors import LibraError
 
@@ -67,6 +67,7 @@ def release(
     console = Console()
     if out.resolve().parent == run.resolve():
         raise LibraError(f"{str(out)!r} is among the files of the run itself; give another --out.")
+    check_place(out)
     if dataset is None:
         refuse_idle(context, "is for counting photos with the file (--dataset)", "root", "split")
     notes = {} if card is None else read_notes(card)

@@ -89,6 +89,8 @@ def reproduce(
 
     if root is None and table is not TableName.speed:
         raise LibraError(f"`libra reproduce {table.value}` needs --root, the directory that holds the data sets.")
+    if root is not None and not root.is_dir():
+        raise LibraError(f"There is no directory {str(root)!r}; --root is the one that holds the data sets.")
     if weights in RELEASED:
         raise LibraError(
             f"--weights is the ImageNet backbone that the paper starts from; give {weights} as --backbone."

@@ -55,6 +55,7 @@ def show(
 ) -> None:
     """Draw how a photo is weighed: operators and values of a region step by step, Q values of a patch, a count map."""
     from experiments.commands.evaluate import check_features, model_backbone, model_kernel, model_scale
+    from experiments.runs.config import check_device
     from experiments.runs.counted import count_bank
     from experiments.runs.counter import open_joined
     from experiments.runs.pictures import animate, draw_count_map, draw_weighing
@@ -71,7 +72,7 @@ def show(
     if backbone is not None and weights is not None:
         raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
     if image is not None:
-        eye = (backbone or model_backbone(counter.about, weights)).to(device)
+        eye = (backbone or model_backbone(counter.about, weights)).to(check_device(device))
         about = counter.about
         scene = photo_scene(image, points, eye, model_kernel(about), model_scale(about), about.get("dataset", ""))
     else:

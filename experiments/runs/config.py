@@ -293,5 +293,6 @@ def check_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise LibraError(f"There is no device {name!r} here; take auto, cpu or cuda.") from None
+        known = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu"
+        raise LibraError(f"There is no device {name!r} here; take {known}.") from None
     return device

@@ -93,10 +93,11 @@ def make_accelerator(device: str, accumulate: int, precision: str = "auto") -> A
 def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console) -> Pretrainer:
     """Read photos and weights; what is wrong with the settings shows here, before anything is written."""
     with console.status("reading photos and dots"):
+        dataset = open_dataset(config.dataset, None if config.root is None else Path(config.root))
         return Pretrainer(
             PretrainSettings.from_dict(config.settings),
             load_backbone(config.backbone, config.weights),
-            open_dataset(config.dataset, None if config.root is None else Path(config.root)),
+            dataset,
             split=config.train_split,
             validation=config.validation_split,
             also=[(open_dataset(name, Path(directory)), split) for name, split, directory in config.also],

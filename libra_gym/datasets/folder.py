@@ -9,7 +9,7 @@ from libra_gym.datasets.base import CrowdDataset, Photo, held_out
 from libra_gym.datasets.labels import read_csv, read_json
 from libra_gym.errors import LibraError
 
-_PHOTOS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+_PHOTOS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _LABELS = {".csv": read_csv, ".json": read_json}
 
 

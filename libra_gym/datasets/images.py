@@ -25,7 +25,10 @@ def read_image(path: Path | str) -> NDArray[np.uint8]:
     data = read_bytes(path)
     image = None
     if data:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        try:
+            image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        except cv2.error:  # it has more pixels than OpenCV decodes
+            raise LibraError(f"The photo {path} is too large to be decoded; make it smaller, and its dots.") from None
     if image is None:
         raise LibraError(f"The photo {path} is damaged or not an image that OpenCV knows; get this file again.")
     if data.startswith(_TIFF):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -37,15 +38,16 @@ def read_text(path: Path) -> Points:
 def read_csv(path: Path) -> Points:
     """Dots of a CSV file; an empty file means nobody.
 
-    x and y are the columns that a header calls so, else the first two. A header has letters in it: a line of numbers
-    that are parted by something else than commas is a mistake.
+    x and y are the columns that a header calls so; without a header, the first two. A header has letters in it: a line
+    of numbers that are parted by something else than commas is a mistake.
     """
-    rows = [(number, [field.strip() for field in line.split(",")]) for number, line in _lines(path)]
+    rows = [(number, [field.strip() for field in next(csv.reader([line]))]) for number, line in _lines(path)]
     x, y = 0, 1
     if rows and not any(map(_is_number, rows[0][1])) and any(letter.isalpha() for letter in "".join(rows[0][1])):
         names = [name.strip("\"'").lower() for name in rows.pop(0)[1]]
-        if "x" in names and "y" in names:
-            x, y = names.index("x"), names.index("y")
+        if "x" not in names or "y" not in names:
+            raise LibraError(f"The header of the label file {path} must name the columns x and y; it is {names}.")
+        x, y = names.index("x"), names.index("y")
     return _dots([_pair(path, number, row, x, y) for number, row in rows])
 
 
@@ -53,7 +55,10 @@ def read_json(path: Path) -> Points:
     """Dots of a JSON file: ``[[x, y], …]``, or the same under the key ``points``."""
     try:
         content = json.loads(_text(path))
-        return _dots(content["points"] if isinstance(content, dict) else content)
+        dots = _dots(content["points"] if isinstance(content, dict) else content)
+        if not np.isfinite(dots).all():
+            raise ValueError("a dot that is nowhere")
+        return dots
     except (KeyError, TypeError, ValueError) as error:
         raise LibraError(f'The label file {path} should be JSON like {{"points": [[x, y], …]}}.') from error
 

@@ -30,6 +30,7 @@ from libra_gym.rendering.grid import check_weighing
 _SIDE = 1280  # pixels that the longer side of the photo takes, as far as the bounds of a cell allow
 _CELL = (20, 48)  # pixels of a patch's side: at least what a number needs, at most what looks well
 _HEADER = 40
+_LETTER = 9  # pixels that a letter of the header takes, about
 _RATE = 10.0  # frames of an MP4 per second
 _CODEC = "mp4v"  # MPEG-4: the wheels of OpenCV have no H.264, and their VP9 takes a second for a frame
 _LIT: Colour = (120, 235, 150)  # the value's green, light enough for a darkened photo
@@ -70,9 +71,10 @@ def animate_weighing(
     frames = [_with_header(photo, "photo")]
     for step in range(steps):
         weighed = int((actions[step] >= 0).sum())
-        headline = f"t = {step}    {weighed} of {rows * cols} patches on the scale"
-        if totals is not None:
-            headline += f"    count {totals[step]:,.0f}"
+        headline = f"t = {step}" if totals is None else f"t = {step}    count {totals[step]:,.0f}"
+        patches = f"    {weighed} of {rows * cols} patches on the scale"
+        if _LETTER * len(headline + patches) < photo.shape[1]:  # a small photo has room for the count only
+            headline += patches
         frames.append(_with_header(_draw_step(photo, cell, actions[step], values[step], pool_labels), headline))
 
     lengths = [seconds] * steps + [3 * seconds]

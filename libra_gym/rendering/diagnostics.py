@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from libra_gym.errors import LibraError
 from libra_gym.rendering.canvas import CHOSEN, DOWN, END, FADED, INK, UP, VALUE, Colour, action_colour, rgb
+from libra_gym.rendering.names import written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,7 +165,9 @@ def scatter_figure(people: Floats, counts: Floats, names: Sequence[str]) -> Figu
     worst = np.argsort(-np.abs(error), kind="stable")[:_NAMED]
     for rank, place in enumerate(worst, start=1):
         ax.annotate(str(rank), (people[place], counts[place]), (6, -3), textcoords="offset points", fontsize=10)
-    named = "\n".join(f"{rank}  {names[place]}: {error[place]:+,.0f}" for rank, place in enumerate(worst, start=1))
+    named = "\n".join(
+        f"{rank}  {written(names[place])}: {error[place]:+,.0f}" for rank, place in enumerate(worst, start=1)
+    )
     ax.text(0.98, 0.02, f"greatest errors\n{named}", transform=ax.transAxes, fontsize=9, ha="right", va="bottom")
     ax.set_xlabel("people there are")
     ax.set_ylabel("people counted")

@@ -12,11 +12,13 @@ import numpy.typing as npt
 from libra_gym.counts import PATCH
 from libra_gym.rendering.canvas import UP, Image
 from libra_gym.rendering.grid import check_grid
+from libra_gym.rendering.names import shortened, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LONG_SIDE = 10.0  # inches
+_LETTERS = 10  # of a title, to an inch
 _SHOWN_SIDE = 1600  # pixels of the photo: as many as can be seen at that size
 _PALE = 0.35  # how much of the photo's colour is left under the map
 _SPARSE = 0.1  # people in a patch below which nothing is drawn over it
@@ -28,7 +30,7 @@ def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str
     Args:
         image: the photo as it was counted, RGB.
         patch_map: people in each patch, (rows, cols).
-        title: what to write over it.
+        title: what to write over it; a line that is too long loses its middle.
         scale: how many times larger than the photo the image is.
     """
     from matplotlib.colors import PowerNorm
@@ -48,7 +50,8 @@ def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str
     extent = (0, cols * PATCH, rows * PATCH, 0)
     colours = ax.imshow(shown, norm=norm, cmap="plasma", alpha=0.6, extent=extent, interpolation="nearest")
     ax.set(xlim=(0, width), ylim=(height, 0))
-    ax.set_title(title, fontsize=13)
+    lines = [shortened(line, int(_LETTERS * size[0])) for line in title.splitlines()]
+    ax.set_title(written("\n".join(lines)), fontsize=13)
     ax.set_axis_off()
     place = "bottom" if width > height else "right"
     side = f"{PATCH / scale:.3g}"
@@ -79,7 +82,7 @@ def course_figure(
         ax.fill_between(times, low, high, color=colour, alpha=0.18, linewidth=0, label="interval")
     ax.plot(times, counts, color=colour, marker="o", markersize=3, label="count")
     ax.set(xlabel="seconds", ylabel="people", ylim=(0, None))
-    ax.set_title(title, fontsize=13)
+    ax.set_title(written(shortened(title, 9 * _LETTERS)), fontsize=13)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", alpha=0.3)
     ax.legend(frameon=False)

@@ -357,3 +357,53 @@ def test_a_name_in_brackets_is_printed_as_it_is(folder, model, tmp_path):
         (tmp_path / "photo.png").rename(place)
         text = "".join(libra("count", place, "--model", model).output.split())
         assert f"{name}.png" in text.replace("│", "")
+
+
+def test_what_a_folder_holds_is_counted_or_told_of(folder, model, tmp_path):
+    cv2.imwrite(str(tmp_path / "a$x_1$.jpg"), picture(0))
+    shutil.copy(folder / "1.jpg", tmp_path / "b.jfif")
+    (tmp_path / "c.HEIC").write_bytes(b"ftypheic")
+    (tmp_path / "d.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "notes.txt").write_text("not a photo")
+    counted = libra("count", tmp_path, "--model", model, "--json", "--overlay", tmp_path)
+    assert counted.exit_code == 1
+    entries = {entry["file"].rpartition("/")[2]: entry for entry in json.loads(counted.stdout)}
+    assert set(entries) == {"a$x_1$.jpg", "b.jfif", "c.HEIC", "d.jpg"}
+    assert [name for name, entry in entries.items() if "error" in entry] == ["c.HEIC", "d.jpg"]
+    assert (tmp_path / "b-count.png").is_file()
+    # The pictures beside the photos are not photos.
+    assert {path.name for path in find_files([str(tmp_path)])} == set(entries)
+
+
+def test_a_patch_is_told_in_pixels_of_the_photo_before_it_was_shrunk(folder, model, tmp_path, monkeypatch):
+    from experiments import counting
+
+    scales = []
+    draw = counting.overlay_figure
+    monkeypatch.setattr(counting, "overlay_figure", lambda *given: scales.append(given[3]) or draw(*given))
+    for more in ((), ("--max-side", "64")):
+        assert libra("count", folder / "0.jpg", "--model", model, "--overlay", tmp_path, *more).exit_code == 0
+    assert scales[1] == pytest.approx(scales[0] / 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("count", "photo.jpg", "--card"), "counts nothing"),
+        (("count", "--card", "--json"), "--json counts nothing with --card"),
+        (
+            ("reproduce", "game", "--root", "nowhere", "--weights", "imagenet", "--out", "tables"),
+            "no directory 'nowhere'",
+        ),
+        (("evaluate", "dense", "--dataset", "folder", "--root", ".", "--device", "cuda9"), "no device 'cuda9'"),
+        (("bench", "--only", "counts", "--out", "."), "is a directory"),
+        (("release", "run", "--out", "nowhere/model.safetensors"), "no directory 'nowhere'"),
+        (("features", "--dataset", "folder", "--root", "nowhere", "--out", "bank"), "nowhere"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_done(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = libra(*arguments)
+    assert isinstance(result.exception, LibraError)
+    assert message in str(result.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -50,3 +50,23 @@ def test_the_course_of_a_video(band):
     assert ax.lines[0].get_ydata() == pytest.approx([10.0, 14.0])
     assert len(ax.collections) == (0 if band is None else 1)
     assert ax.get_ylim()[0] == 0
+
+
+@pytest.mark.parametrize("name", [r"b$\foo$.jpg", "a$x_1$.jpg", "caf\udce9.jpg", "one$.jpg"])
+def test_any_name_can_be_written_over_a_picture(name):
+    from libra_gym.rendering.names import written
+
+    photo = np.zeros((64, 64, 3), np.uint8)
+    pixels(overlay_figure(photo, np.ones((2, 2)), name))
+    pixels(course_figure([0.0, 1.0], [3.0, 4.0], None, name))
+    assert written("plain.jpg") == "plain.jpg"
+
+
+def test_a_long_name_loses_its_middle_and_the_count_stays():
+    figure = overlay_figure(np.zeros((420, 240, 3), np.uint8), np.ones((14, 8)), "12 people\n" + "a" * 60 + "b" * 60)
+    first, second = figure.axes[0].get_title().splitlines()
+    assert first == "12 people"
+    assert "…" in second
+    assert second.startswith("aaa")
+    assert second.endswith("bbb")
+    assert len(second) < 80

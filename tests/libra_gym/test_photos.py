@@ -180,3 +180,28 @@ def test_what_is_no_video_is_named(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(LibraError, match=r"thing\.mp4"):
         list(Video(path).frames())
+
+
+def test_a_video_that_was_cut_off_gives_its_frames_and_then_an_error(tmp_path):
+    whole, cut = tmp_path / "whole.avi", tmp_path / "cut.avi"
+    writer = cv2.VideoWriter(str(whole), cv2.VideoWriter.fourcc(*"MJPG"), 10.0, (96, 96))
+    for number in range(30):
+        writer.write(np.random.default_rng(number).integers(0, 256, (96, 96, 3), np.uint8))
+    writer.release()
+    assert len(list(Video(whole).frames())) == 30
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    numbers = []
+
+    def watch():
+        for frame in Video(cut).frames():
+            numbers.append(frame.number)
+
+    with pytest.raises(LibraError, match=r"ends after \d+ of its 30 frames"):
+        watch()
+    assert 5 < len(numbers) < 25
+
+
+def test_kinds_of_phones_that_cannot_be_read_are_told(tmp_path):
+    (tmp_path / "a.HEIC").write_bytes(b"ftypheic")
+    with pytest.raises(LibraError, match=r"of the kind \.heic; save it as JPEG"):
+        read_photo(tmp_path / "a.HEIC")
