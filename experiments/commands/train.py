@@ -53,7 +53,7 @@ def train(
     ] = None,
     split: Annotated[str, typer.Option(help="The split to learn from.")] = "train",
     validation: Annotated[str, typer.Option(help="The split to choose the best model by.")] = "validation",
-    checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="At most so much work is lost by a crash.")] = 5.0,
+    checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="Save a checkpoint every so many minutes.")] = 5.0,
     sb3_zip: Annotated[bool, typer.Option("--sb3-zip", help="Save libra_dqn as SB3's zip too.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.")] = False,
     resume: Annotated[
@@ -66,6 +66,8 @@ def train(
     from experiments.runs.directory import command_line
 
     console = Console()
+    if epochs is not None and any(text.partition("=")[0].strip() == "epochs" for text in change or ()):
+        raise LibraError("--epochs and --set epochs=… say the same; give one of them.")
     if resume is not None:
         refuse_others(context)
         run = RunDirectory(resume)

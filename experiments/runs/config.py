@@ -143,6 +143,8 @@ def plan(
     training = training.with_quantizer(fit_quantizer(training))
     asked = _epochs(settings.pop("epochs"), settings.pop("weighings", None), len(training))
     num_envs, env = settings.pop("num_envs", 0), settings.pop("env", None) or {}
+    if sb3_zip and algorithm.kind == "head":
+        raise LibraError(f"{algo!r} is no algorithm of Stable-Baselines3 and has no zip; leave out --sb3-zip.")
     if algorithm.kind == "libra":
         settings["policy_kwargs"] = _with_network(settings.get("policy_kwargs") or {})
     config = RunConfig(

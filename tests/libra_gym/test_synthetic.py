@@ -164,3 +164,12 @@ def test_the_demo_features_are_what_vgg16_sees(demo: FeatureBank) -> None:
         shipped = demo.features[demo.patches_of([other.name for other in demo.images].index(image.name))]
         error = (remade.features[remade.patches_of(i)] - shipped).abs()
         assert (error <= 0.51 * step + 1e-4).all()
+
+
+@pytest.mark.parametrize("name", ["street.jpg", "train/street.jpg"])
+def test_scenes_are_not_written_among_other_photos(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"a photo")
+    with pytest.raises(LibraError, match=rf"holds '{name}', which is no drawn scene"):
+        Synthetic(tmp_path)
+    Synthetic(tmp_path / "new")

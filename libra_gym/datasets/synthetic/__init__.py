@@ -67,6 +67,11 @@ class Synthetic(CrowdDataset):
     def __init__(self, root: Path | None = None) -> None:
         if root is not None and root.exists() and not root.is_dir():
             raise LibraError(f"{str(root)!r} is a file; the drawn scenes need a directory to be written to.")
+        if root is not None and (foreign := _foreign(root)) is not None:
+            raise LibraError(
+                f"{str(root)!r} holds {foreign!r}, which is no drawn scene; scenes are written to the directory, so "
+                "give a new one, or leave it out."
+            )
         self.root = root
 
     def _photos(self, split: str) -> list[Photo]:
@@ -79,6 +84,19 @@ class Synthetic(CrowdDataset):
             if self.root is not None and not path.exists():
                 _write(draw_scene(seed), photos[-1])
         return photos
+
+
+def _foreign(root: Path) -> str | None:
+    """A file or directory in `root` that was not written here."""
+    if not root.is_dir():
+        return None
+    for path in root.iterdir():
+        if path.name not in SEEDS or not path.is_dir():
+            return path.name
+        for file in path.iterdir():
+            if not re.fullmatch(r"scene-\d+\.(png|csv)(\..*)?", file.name):
+                return f"{path.name}/{file.name}"
+    return None
 
 
 def _write(scene: Scene, photo: Photo) -> None:
