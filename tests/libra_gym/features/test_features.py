@@ -249,8 +249,8 @@ def test_the_command_builds_and_verifies(photos: Path, tmp_path: Path) -> None:
     [
         ([], "--dataset and --out"),
         (["--dataset", "folder", "--out", "x", "--kernel", "square"], "square"),
-        (["--dataset", "folder", "--out", "x", "--device", "abacus"], "abacus"),
-        (["--dataset", "folder", "--out", "x", "--weights", "no-such-file"], "no-such-file"),
+        (["--dataset", "synthetic", "--out", "x", "--device", "abacus"], "abacus"),
+        (["--dataset", "synthetic", "--out", "x", "--weights", "no-such-file"], "no-such-file"),
     ],
 )
 def test_the_command_says_what_it_needs(arguments: list[str], message: str) -> None:
