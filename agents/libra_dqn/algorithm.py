@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 import numpy as np
 import torch
 from stable_baselines3 import DQN
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import LinearSchedule
@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from agents.dqn_variants import learn_differences
 from agents.libra_dqn.learner import Learner, LearnerSettings
 from agents.libra_dqn.policy import ScalePolicy
+from agents.libra_dqn.progress import with_bar
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
 from libra_gym.network import NetworkSettings
@@ -366,8 +367,7 @@ class LibraDQN(DQN):
         learner = self.learner
         assert learner is not None
         if progress_bar:
-            given = callback if isinstance(callback, BaseCallback | list) else ConvertCallback(callback)
-            callback = CallbackList([*(given if isinstance(given, list) else [given]), _BlockBar()])
+            callback = with_bar(callback)
         total_timesteps, callbacks = self._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name)
         callbacks.on_training_start(locals(), globals())
         callbacks.on_rollout_start()
@@ -436,18 +436,6 @@ def check_start(counter: Weigher, network: NetworkSettings, task: WeighingTask) 
     for name, (theirs, ours) in pairs.items():
         if theirs != ours:
             raise LibraError(f"The counter to start from has {name} {theirs}, but this agent has {ours}.")
-
-
-class _BlockBar(ProgressBarCallback):
-    """SB3's progress bar, told of the transitions of a block, of which a callback's step has more than `num_envs`."""
-
-    def _on_training_start(self) -> None:
-        super()._on_training_start()
-        self._begun = self.num_timesteps
-
-    def _on_step(self) -> bool:
-        self.pbar.update(self.num_timesteps - self._begun - self.pbar.n)
-        return True
 
 
 class _NoBuffer:

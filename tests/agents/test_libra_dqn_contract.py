@@ -118,16 +118,16 @@ def test_what_is_legal_is_known_after_weights_that_the_pan_cut_off(encoding):
 
 
 def test_a_progress_bar_counts_transitions(monkeypatch):
-    from agents.libra_dqn import algorithm
+    from agents.libra_dqn import progress
 
     bars = []
 
-    class Bar(algorithm._BlockBar):
+    class Bar(progress.BlockBar):
         def _on_training_end(self):
             bars.append((self.pbar.n, self.pbar.total))
             super()._on_training_end()
 
-    monkeypatch.setattr(algorithm, "_BlockBar", Bar)
+    monkeypatch.setattr(progress, "BlockBar", Bar)
     model = agent()
     model.learn(300, progress_bar=True)
     first = model.num_timesteps
