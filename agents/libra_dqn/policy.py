@@ -42,13 +42,11 @@ class ScaleQNetwork(QNetwork):
     def legal(self, obs: Tensor) -> Tensor:
         """Which actions keep the value in range, from what the weight vector shows."""
         weights = obs[:, self.channels :]
-        if self.task.weight_encoding == "index":
-            deltas = torch.tensor((0, *self.task.pool, 0), device=obs.device)[weights.long()]
-        else:
-            deltas = (weights * max(abs(w) for w in self.task.pool)).round().long()
-        value = torch.zeros_like(deltas[:, 0])
-        for placed in deltas.unbind(1):  # in their order, since the pan is cut off at both ends after each of them
-            value = (value + placed).clamp(0, self.task.ceiling)
+        codes = self.task.encode(torch.arange(self.task.num_actions + 1, device=obs.device))  # 0 is empty
+        taken = (weights[..., None] - codes).abs().argmin(-1) - 1  # (rows, steps)
+        value = torch.zeros_like(taken[:, 0])
+        for action in torch.where(taken < 0, self.task.end, taken).unbind(1):  # in their order: the pan cuts off
+            value = self.task.place(value, action)
         return self.task.legal(value)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> Tensor:
