@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from pickle import UnpicklingError
@@ -111,6 +111,16 @@ def load_backbone(
         raise LibraError(f"backbone {model_name!r} has no ':multi' form; these have: {', '.join(LEVELS)}")
 
     from_file = weights not in ("imagenet", "random")
+    trunk = _lay_out(model_name, weights if isinstance(weights, str) else "")
+    backbone = Backbone(name, trunk, LEVELS[model_name] if suffix else ())
+    if from_file:
+        _load_file(backbone, weights_file(weights))
+    return backbone.to(device)
+
+
+def _lay_out(model_name: str, weights: str) -> dict[str, nn.Module]:
+    """The layers of a torchvision classifier up to its last map; empty, unless the weights are torchvision's own."""
+    from_file = weights not in ("imagenet", "random")
     # A model that a file will fill is laid out without memory: VGG16's unused classifier alone would take half a GB.
     with torch.random.fork_rng(devices=[]), torch.device("meta" if from_file else "cpu"):
         torch.manual_seed(0)
@@ -124,10 +134,32 @@ def load_backbone(
     if from_file:
         for unit in trunk.values():
             unit.to_empty(device="cpu")
-    backbone = Backbone(name, trunk, LEVELS[model_name] if suffix else ())
-    if from_file:
-        _load_file(backbone, weights_file(weights))
-    return backbone.to(device)
+    return trunk
+
+
+def check_weights(name: str, path: Path) -> None:
+    """Refuse a file whose tensors have not the names of this backbone's; their values are not looked at."""
+    if path.suffix == ".safetensors":
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                given = set(file.keys())
+        except (SafetensorError, OSError) as error:
+            raise LibraError(f"{path} cannot be read as weights: {error}") from error
+    else:
+        given = set(read_weights(path))
+    _check_names(name, _weights(nn.ModuleDict(_lay_out(name, ""))), given, path)
+
+
+def _check_names(name: str, wanted: Iterable[str], given: Iterable[str], path: Path) -> None:
+    plain = {_full_name(key) for key in given}
+    for key in wanted:
+        if key not in plain:
+            raise LibraError(f"{path} has no {key!r}, so its weights are not those of {name!r}")
+
+
+def _full_name(key: str) -> str:
+    """Of a tensor in torchvision's model, whose convolutional part may stand alone in a file."""
+    return f"features.{key}" if key[:1].isdigit() else key
 
 
 def join_levels(maps: Sequence[Tensor]) -> Tensor:
@@ -165,10 +197,9 @@ def _weights(module: nn.Module) -> dict[str, Tensor]:
 def _load_file(backbone: Backbone, path: Path) -> None:
     given = read_weights(path)
     wanted = _weights(backbone)
-    given = {f"features.{key}" if key[:1].isdigit() else key: value for key, value in given.items()}
+    given = {_full_name(key): value for key, value in given.items()}
+    _check_names(backbone.name, wanted, given, path)
     for key, tensor in wanted.items():
-        if key not in given:
-            raise LibraError(f"{path} has no {key!r}, so its weights are not those of {backbone.name!r}")
         if given[key].shape != tensor.shape:
             raise LibraError(
                 f"{path}: {key!r} has shape {tuple(given[key].shape)}; {backbone.name!r} needs {tuple(tensor.shape)}"

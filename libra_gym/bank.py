@@ -254,6 +254,13 @@ class FeatureBank:
             points=None if self.points is None else tuple(self.points[i] for i in keep),
         )
 
+    def wholes(self) -> FeatureBank:
+        """Each photo once: its views are left out, unless they are all that there is of it."""
+        whole = {image.name for image in self.images if image.name == image.photo}
+        return self.select(
+            i for i, image in enumerate(self.images) if image.name == image.photo or image.photo not in whole
+        )
+
     def join(self, *others: FeatureBank) -> FeatureBank:
         """This bank and the images of others, which must be of the same backbone, with this bank's quantizer.
 

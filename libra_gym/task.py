@@ -46,8 +46,9 @@ class Rewards:
     """η_sg: the optimal weight, but the value is out of range, Eq. 14."""
     squeeze: float = -3.0
     """η_s: any other weight that leaves the value out of range, Eq. 14."""
-    balance_tolerance: NotNegative = 0.0
-    """ε₁, in ticks: an error up to it counts as balanced."""
+    balance_tolerance: NotNegative | None = None
+    """ε₁, in ticks: an error up to it counts as balanced. None: as near as the weights can bring the scale, which is 0
+    for intervals and half a tick for real-valued counts; a task's own rewards have that number here."""
     balance_share: NotNegative = 0.0
     """An error up to this share of the truth counts as balanced too, as it does within a logarithmic interval."""
     squeeze_tolerance: NotNegative = 0.5
@@ -103,6 +104,9 @@ class WeighingTask:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.rewards.balance_tolerance is None:
+            near = 0.0 if self.tick == 1.0 else 0.5
+            object.__setattr__(self, "rewards", replace(self.rewards, balance_tolerance=near))
         if not self.pool or 0 in self.pool or list(self.pool) != sorted(set(self.pool)):
             raise LibraError(f"WeighingTask.pool is {self.pool}, but it must be ascending, distinct non-zero weights.")
         if self.people and len(self.people) != self.ceiling + 1:
@@ -123,7 +127,6 @@ class WeighingTask:
         balances within half the smallest weight (0.005 people), which is as near as the weights can bring it;
         `Rewards.balance_share` widens that for large counts.
         """
-        settings.setdefault("rewards", Rewards(balance_tolerance=0.5))
         return cls(ceiling=int(np.ceil(max_count * 100)), pool=COUNT_POOL, tick=0.01, **settings)
 
     @property

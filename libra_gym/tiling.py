@@ -95,12 +95,16 @@ def tiles(rows: int, cols: int, halo: int, limit: int) -> list[Tile]:
 
 
 @torch.inference_mode()
-def tiled_features(backbone: Backbone, pixels: Pixels, tile_pixels: int = TILE_PIXELS) -> Iterator[tuple[Tile, Tensor]]:
+def tiled_features(
+    backbone: Backbone, pixels: Pixels, tile_pixels: int = TILE_PIXELS, look: nn.Module | None = None
+) -> Iterator[tuple[Tile, Tensor]]:
     """Each tile of a photo with its features `(channels, rows, cols)`.
 
     Together they are the features of the photo in one piece, up to the rounding of floating-point numbers. A backbone
-    whose reach is not finite sees the photo in one piece, which must then be of moderate size.
+    whose reach is not finite sees the photo in one piece, which must then be of moderate size. `look` is the part of
+    the backbone whose map is wanted instead of the last one; it may have several cells to a patch.
     """
+    look = backbone if look is None else look
     height, width = pixels.shape[:2]
     rows, cols = -(-height // STRIDE), -(-width // STRIDE)
     device = next(backbone.parameters()).device
@@ -113,17 +117,23 @@ def tiled_features(backbone: Backbone, pixels: Pixels, tile_pixels: int = TILE_P
             )
         finite, tile_pixels = 0, rows * cols * STRIDE**2
     for tile in tiles(rows, cols, -(-finite // STRIDE), tile_pixels // STRIDE**2):
-        window = pixels[_in_pixels(tile.seen_rows), _in_pixels(tile.seen_cols)]
-        features = backbone(preprocess(torch.as_tensor(window).to(device))[None])[0]
-        yield tile, features[:, tile.kept[0], tile.kept[1]]
+        window = pixels[_times(tile.seen_rows, STRIDE), _times(tile.seen_cols, STRIDE)]
+        features = look(preprocess(torch.as_tensor(window).to(device))[None])[0]
+        cells = features.shape[1] // (tile.seen_rows.stop - tile.seen_rows.start)
+        yield tile, features[:, _times(tile.kept[0], cells), _times(tile.kept[1], cells)]
 
 
-def whole_features(backbone: Backbone, pixels: Pixels) -> Tensor:
+def whole_features(
+    backbone: Backbone, pixels: Pixels, tile_pixels: int = TILE_PIXELS, look: nn.Module | None = None
+) -> Tensor:
     """The features of a photo `(channels, rows, cols)`, on the CPU, looked at tile by tile."""
     rows, cols = (-(-side // STRIDE) for side in pixels.shape[:2])
-    whole = torch.empty(backbone.channels, rows, cols)
-    for tile, features in tiled_features(backbone, pixels):
-        whole[:, tile.rows, tile.cols] = features.float().cpu()
+    whole = torch.empty(0)
+    for tile, features in tiled_features(backbone, pixels, tile_pixels, look):
+        cells = features.shape[1] // (tile.rows.stop - tile.rows.start)
+        if not len(whole):
+            whole = torch.empty(len(features), rows * cells, cols * cells)
+        whole[:, _times(tile.rows, cells), _times(tile.cols, cells)] = features.float().cpu()
     return whole
 
 
@@ -152,5 +162,5 @@ def _widen(part: slice, halo: int, length: int) -> slice:
     return slice(max(part.start - halo, 0), min(part.stop + halo, length))
 
 
-def _in_pixels(patches: slice) -> slice:
-    return slice(patches.start * STRIDE, patches.stop * STRIDE)
+def _times(patches: slice, factor: int) -> slice:
+    return slice(patches.start * factor, patches.stop * factor)

@@ -45,6 +45,7 @@ def count(
     """Count the people in photos and videos."""
     from experiments.counting import Session, find_files, parse_region
     from libra_gym.counter import Counter
+    from libra_gym.photos import VIDEO_SUFFIXES
 
     if not photos and not card:
         raise LibraError("`libra count` needs a photo, a folder or a pattern.")
@@ -52,6 +53,9 @@ def count(
         raise LibraError("--card shows the model and counts nothing; leave out the photos, or --card.")
     if card:
         refuse_idle(context, "counts nothing with --card", "json", "overlay", "region", "max_side", "every")
+    files = find_files(photos or [])
+    if not any(file.suffix.lower() in VIDEO_SUFFIXES for file in files):
+        refuse_idle(context, "is for videos, and there is none among the files", "every")
     part = None if region is None else parse_region(region)
     counter = Counter.load(model)
     if card:
@@ -59,7 +63,7 @@ def count(
         return
     _silence_decoders()
     session = Session(counter, part, max_side, every, overlay)
-    stopped = session.run(find_files(photos or []), Console(stderr=True))
+    stopped = session.run(files, Console(stderr=True))
     if json:
         _print_json(session.entries)
     else:

@@ -80,7 +80,7 @@ def evaluate(
     if backbone is not None and weights is not None:
         raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
     if bank is not None:
-        score = evaluate_bank(counter, load_bank(bank).split(split), readout.value)
+        score = evaluate_bank(counter, load_bank(bank).split(split).wholes(), readout.value)
     else:
         assert dataset is not None
         place = str(check_device(device))

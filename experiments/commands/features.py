@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+from experiments.commands.sources import refuse_idle
 from experiments.runs.config import check_device
 from libra_gym.backbones import learnt_scale, load_backbone
 from libra_gym.bank import FeatureBank
@@ -65,6 +66,9 @@ def features(
     kernel: Annotated[str, typer.Option(help=f"How heads are spread: {', '.join(KERNELS)}.")] = DEFAULT_KERNEL,
     crops: Annotated[Crops, typer.Option(help="'paper': its 18 crops of each training photo.")] = Crops.none,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also the mirror of each training photo.")] = False,
+    grids: Annotated[
+        bool, typer.Option("--grids", help="Also the grids half a patch apart of each training photo: no more passes.")
+    ] = False,
     scale: Annotated[
         float | None,
         typer.Option(
@@ -82,6 +86,7 @@ def features(
 ) -> None:
     """Make a feature cache, or go on with one that was begun; `verify` checks one."""
     if context.invoked_subcommand is not None:
+        refuse_idle(context, f"is not for `libra features {context.invoked_subcommand}`", *context.params)
         return
     if not dataset or out is None:
         raise LibraError("`libra features` needs --dataset and --out; `libra features --help` tells all of its options")
@@ -105,6 +110,7 @@ def features(
             kernel=KERNELS[kernel],
             crops=crops.value,
             mirror=mirror,
+            grids=grids,
             scale=scale,
             dtype=torch.float16 if dtype is Storage.fp16 else torch.float32,
             precision=torch.bfloat16 if precision is Precision.bf16 else torch.float32,

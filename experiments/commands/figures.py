@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from experiments.commands.show import save_figure
+from libra_gym.errors import LibraError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,11 +29,13 @@ def figures(
     """Draw the actions at each step, the confusion of intervals, the calibration of Q values, and the counts."""
     from experiments.commands.evaluate import check_features
     from experiments.runs.counted import count_bank, discount_of
-    from experiments.runs.counter import open_joined
+    from experiments.runs.counter import HeadCounter, open_joined
     from libra_gym.bank import load_bank
     from libra_gym.rendering import confusion_figure, scatter_figure
 
     counter, _ = open_joined(model)
+    if gamma is not None and isinstance(counter, HeadCounter):
+        raise LibraError("--gamma is the discount of Q values, and a one-step head has none; leave it out.")
     opened = load_bank(bank).split(split)
     check_features(counter.about, opened)
     counted = count_bank(counter, opened)

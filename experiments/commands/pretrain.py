@@ -118,6 +118,10 @@ def pretrain(
             refuse_idle(context, "has no use where --init gives the backbone and its head", "weights")
         if method is Method.weighing and init is None:
             raise LibraError(NEEDS_MODEL)  # before a backbone is downloaded
+        if cache is not Cache.disk:
+            refuse_idle(context, f"is for a cache on disk, and --cache is {cache.value}", "cache_dir")
+        if cache is Cache.none:
+            refuse_idle(context, "limits a cache, and --cache is none", "cache_gb")
         run = RunDirectory(out, "pretrain")
         changes = parse_changes(change or ())
         if epochs is not None:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.commands.sources import refuse_idle
 from libra_gym.datasets import DATASETS
 from libra_gym.errors import LibraError
 from libra_gym.models import RELEASED, find_model
@@ -53,7 +54,12 @@ class PrecisionName(str, Enum):
     bf16 = "bf16"
 
 
+_OF_FIGURES = ("root", "backbone", "seeds", "budget", "precision")
+"""Options that a table of times has no use for."""
+
+
 def reproduce(
+    context: typer.Context,
     table: Annotated[TableName, typer.Argument(help="Which of the paper's tables.")],
     out: Annotated[Path, typer.Option(help="Where the table goes; what is made on the way is kept in OUT/cache.")],
     weights: Annotated[str, typer.Option(help="ImageNet weights of VGG16: a file, or 'imagenet' to download.")],
@@ -91,6 +97,8 @@ def reproduce(
         raise LibraError(f"`libra reproduce {table.value}` needs --root, the directory that holds the data sets.")
     if root is not None and not root.is_dir():
         raise LibraError(f"There is no directory {str(root)!r}; --root is the one that holds the data sets.")
+    if table is TableName.speed:
+        refuse_idle(context, "is not for the table speed, which measures time", *_OF_FIGURES)
     if weights in RELEASED:
         raise LibraError(
             f"--weights is the ImageNet backbone that the paper starts from; give {weights} as --backbone."
@@ -133,7 +141,7 @@ def reproduce(
 def parse_backbones(texts: Iterable[str]) -> dict[str, Path]:
     """What stands before `=` (`METHOD`, `METHOD:DATASET`, `METHOD:DATASET:foldN`) → file; a bare file is for BCNet."""
     from experiments.reproduce.planner import FOLDS
-    from libra_gym.backbones import learnt_scale
+    from libra_gym.backbones import check_weights
 
     datasets = {f"{method}:{name}" for method in METHODS for name in DATASETS}
     folds = {f"{m}:{name}:fold{k}" for m in METHODS for name, number in FOLDS.items() for k in range(1, number + 1)}
@@ -152,7 +160,7 @@ def parse_backbones(texts: Iterable[str]) -> dict[str, Path]:
                 f"There is no file {file!r} with a backbone's weights; give one, or one of: {', '.join(RELEASED)}."
             )
         found[role] = find_model(file).resolve()
-        learnt_scale(found[role])  # a file that is no weights is a mistake to be told of now
+        check_weights("vgg16", found[role])  # a file that is no weights is a mistake to be told of now
     return found
 
 

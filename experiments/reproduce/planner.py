@@ -14,7 +14,7 @@ from agents.pretraining import PretrainSettings, pretrain_settings
 from agents.registry import find_algorithm
 from experiments.reproduce import commands
 from experiments.reproduce.jobs import Job
-from libra_gym.backbones import learnt_scale
+from libra_gym.backbones import check_weights, learnt_scale
 from libra_gym.datasets import CrowdDataset, open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import sha256
@@ -372,6 +372,7 @@ def _weights(given: str) -> tuple[str, str]:
     path = Path(given)
     if not path.is_file():
         raise LibraError(f"There is no file {given!r} with a backbone's weights.")
+    check_weights("vgg16", path)  # a file that is no such weights is told of now, and not by the first job
     return str(path.resolve()), sha256(path)
 
 

@@ -10,6 +10,7 @@ import copy
 import os
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -57,9 +58,8 @@ def open_task(
         task = WeighingTask.intervals(bank.num_intervals, people=bank.quantizer.values, **settings)
     else:
         task = WeighingTask.counts(float(bank.counts.max()), **settings)
-    if isinstance(rewards, Rewards):  # what it leaves alone stays the task's own: real-valued counts need a tolerance
-        usual = vars(Rewards())
-        rewards = {key: setting for key, setting in vars(rewards).items() if setting != usual[key]}
+    if isinstance(rewards, Rewards):
+        return bank, replace(task, rewards=rewards)
     if not isinstance(rewards, Mapping | None):
         raise LibraError(f"rewards is {rewards!r}, but it must be a Rewards, or a dict of its settings.")
     try:

@@ -12,15 +12,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256 as digest
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from libra_gym.backbones import IMAGENET_MEAN, IMAGENET_STD, STRIDE, Backbone, preprocess
@@ -28,6 +28,7 @@ from libra_gym.counts import DEFAULT_KERNEL, KERNELS, HeadDensity, Kernel, Point
 from libra_gym.datasets import CrowdDataset, Photo
 from libra_gym.datasets.views import View, full, natural_scale, paper_crops, qnrf_crops
 from libra_gym.errors import LibraError
+from libra_gym.features.grids import cell_backbone, moved_views, pool_grids
 from libra_gym.features.manifest import MANIFEST, Manifest, PhotoRecord, Recipe, Shard, Skipped, check_same, remake
 from libra_gym.features.reading import map_shard, shard_fault, split_dots
 from libra_gym.features.storage import locked, remove_leftovers, sha256, write_whole
@@ -65,6 +66,7 @@ def build_features(
     kernel: Kernel = KERNELS[DEFAULT_KERNEL],
     crops: Crops = "none",
     mirror: bool = False,
+    grids: bool = False,
     scale: float = 1.0,
     dtype: torch.dtype = torch.float16,
     precision: torch.dtype = torch.float32,
@@ -86,6 +88,8 @@ def build_features(
         kernel: how heads are spread over patches. Dots are stored too, so `open_features` can use another.
         crops: `paper` takes the paper's crops and their mirrors instead of whole photos, in the training split only.
         mirror: take each whole photo's mirror too, in the training split only.
+        grids: take the grids half a patch apart too, in the training split only. They are of the same pass of the
+            backbone, so that four times as many patches cost little more time (`libra_gym.features.grids`).
         scale: make each photo larger or smaller first; below 1, crowds are denser than they were photographed.
         dtype: how features are stored, `torch.float16` or `torch.float32`.
         precision: in what the backbone computes, `torch.float32` or `torch.bfloat16` (faster where the machine has it).
@@ -100,10 +104,15 @@ def build_features(
         raise LibraError("The paper's crops are mirrored as they are; leave mirror out.")
     if scale != 1.0 and crops != "none":
         raise LibraError(f"scale is {scale:g}, but the paper's crops are of photos as they are; leave one of them out.")
+    if grids and crops != "none":
+        raise LibraError("The paper's crops have a grid of their own; leave grids out.")
+    cells = cell_backbone(backbone) if grids else None
     out = Path(out)
     photos = _list_photos(dataset, split)
-    if (mirror or crops != "none") and not any(is_training(own) for _, own in photos):
-        raise LibraError(f"Crops and mirror images are of training photos alone, and {split!r} is no training split.")
+    if (mirror or grids or crops != "none") and not any(is_training(own) for _, own in photos):
+        raise LibraError(
+            f"Crops, mirror images and further grids are of training photos alone, and {split!r} is no training split."
+        )
     recipe = Recipe(
         dataset=dataset.name,
         split=split,
@@ -114,6 +123,7 @@ def build_features(
         kernel=kernel,
         crops=crops,
         mirror=mirror,
+        grids=grids,
         scale=scale,
         dtype=_name(dtype),
         precision=_name(precision),
@@ -130,11 +140,11 @@ def build_features(
             check_same(manifest.recipe, recipe, out)
             _check_unchanged(manifest, [photo for photo, _ in photos], out)
         done = len(manifest.shards) * PHOTOS_PER_SHARD
-        loader = _loader(_Views(photos[done:], crops, mirror, scale, dataset.name), workers)
+        loader = _loader(_Views(photos[done:], crops, mirror, grids, scale, dataset.name), workers)
         if progress is not None:
             progress(min(done, len(photos)), len(photos))
         while not manifest.complete:
-            work = _Shard(backbone, kernel, dtype, precision)
+            work = _Shard(backbone, cells, kernel, dtype, precision)
             for loaded in islice(loader, PHOTOS_PER_SHARD):
                 if isinstance(loaded, Skipped) and not skip_bad:
                     raise LibraError(
@@ -196,24 +206,28 @@ def _hash(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A photo's record, dots and the pixels of its views.
+    """A photo's record and dots, and the pixels of each look at it with the number of its views.
 
-    Pixels are tensors because these come from another process through shared memory. Arrays would take a pipe, and
-    a worker whose reader was killed would wait at the full pipe for ever.
+    A look is what the backbone sees at once: a view, or all views that are grids of the same pixels. Pixels are tensors
+    because these come from another process through shared memory. Arrays would take a pipe, and a worker whose reader
+    was killed would wait at the full pipe for ever.
     """
 
     record: PhotoRecord
     points: Points
-    images: list[Tensor]  # uint8 (height, width, 3)
+    looks: list[tuple[Tensor, int]]  # uint8 (height, width, 3)
 
 
 class _Views(Dataset[_Loaded | Skipped]):
     """Photos, read and cut into views when asked for: the part of the work that happens in other processes."""
 
-    def __init__(self, photos: list[tuple[Photo, str]], crops: Crops, mirror: bool, scale: float, dataset: str) -> None:
+    def __init__(
+        self, photos: list[tuple[Photo, str]], crops: Crops, mirror: bool, grids: bool, scale: float, dataset: str
+    ) -> None:
         self.photos = photos
         self.crops = crops
         self.mirror = mirror
+        self.grids = grids
         self.scale = scale
         self.dataset = dataset
 
@@ -227,11 +241,14 @@ class _Views(Dataset[_Loaded | Skipped]):
         except LibraError as error:
             return Skipped(photo.name, _hash(photo.path), str(error))
         size = image.shape[0], image.shape[1]
-        views = self._views(size, training=is_training(split), seed=zlib.crc32(photo.name.encode()))
-        record = PhotoRecord(photo.name, split, _hash(photo.path), size, len(points), tuple(views))
-        return _Loaded(record, points, [torch.from_numpy(view.apply_image(image)) for view in views])
+        training = is_training(split)
+        wholes = self._wholes(size, training, seed=zlib.crc32(photo.name.encode()))
+        views = [moved_views(whole) if training and self.grids else [whole] for whole in wholes]
+        record = PhotoRecord(photo.name, split, _hash(photo.path), size, len(points), tuple(chain(*views)))
+        pixels = [torch.from_numpy(whole.apply_image(image)) for whole in wholes]
+        return _Loaded(record, points, list(zip(pixels, map(len, views))))
 
-    def _views(self, size: Size, training: bool, seed: int) -> list[View]:
+    def _wholes(self, size: Size, training: bool, seed: int) -> list[View]:
         if training and self.crops == "paper":
             return qnrf_crops(size, seed) if self.dataset == "ucf_qnrf" else paper_crops(size, seed)
         whole = full(size, scale=self.scale * natural_scale(self.dataset, size))
@@ -251,50 +268,72 @@ def _loader(views: _Views, workers: int) -> Iterator[_Loaded | Skipped]:
 # --------------------------------------------------------------------------------------------------------- extracting
 
 
+class _Waiting(NamedTuple):
+    """A look on its way, with the place of its first view's features."""
+
+    pixels: Tensor
+    place: int
+    views: int
+
+
 class _Shard:
     """The photos of one shard on their way through the backbone."""
 
-    def __init__(self, backbone: Backbone, kernel: Kernel, dtype: torch.dtype, precision: torch.dtype) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        cells: nn.Module | None,
+        kernel: Kernel,
+        dtype: torch.dtype,
+        precision: torch.dtype,
+    ) -> None:
         self.backbone = backbone
+        self.cells = cells
         self.kernel = kernel
         self.dtype = dtype
         self.precision = precision
         self.device = next(backbone.parameters()).device
         self.features: list[Tensor] = []  # of each view (patches, channels); empty while it waits
-        self.waiting: defaultdict[Size, list[tuple[int, Tensor]]] = defaultdict(list)
+        self.waiting: defaultdict[Size, list[_Waiting]] = defaultdict(list)
         self.counts: list[NDArray[np.float32]] = []
         self.points: list[Points] = [np.zeros((0, 2), np.float32)]
         self.photos: list[PhotoRecord] = []
         self.skipped: list[Skipped] = []
 
     def add(self, loaded: _Loaded | Skipped) -> None:
-        """Take a photo; views wait until there are enough of their size for a batch."""
+        """Take a photo; looks wait until there are enough of their size for a batch."""
         if isinstance(loaded, Skipped):
             self.skipped.append(loaded)
             return
         self.photos.append(loaded.record)
         self.points.append(loaded.points)
         density = HeadDensity(loaded.points, loaded.record.size, self.kernel)
-        for view, image in zip(loaded.record.views, loaded.images):
-            self.counts.append(view.integrate(density).ravel())
-            queue = self.waiting[view.size]
-            queue.append((len(self.features), image))
-            self.features.append(torch.empty(0))
-            if (len(queue) + 1) * view.height * view.width > BATCH_PIXELS:
+        self.counts += [view.integrate(density).ravel() for view in loaded.record.views]
+        for pixels, views in loaded.looks:
+            height, width = pixels.shape[:2]
+            queue = self.waiting[height, width]
+            queue.append(_Waiting(pixels, len(self.features), views))
+            self.features += [torch.empty(0)] * views
+            if (len(queue) + 1) * height * width > BATCH_PIXELS:
                 self._extract(queue)
 
     @torch.inference_mode()
-    def _extract(self, queue: list[tuple[int, Tensor]]) -> None:
-        places, images = zip(*queue)
+    def _extract(self, queue: list[_Waiting]) -> None:
+        looks = queue.copy()
         queue.clear()
-        height, width = images[0].shape[:2]
+        height, width = looks[0].pixels.shape[:2]
+        # Where no look of the batch has further grids, as in validation, nothing but the patches' features is needed.
+        eye = self.backbone if self.cells is None or all(look.views == 1 for look in looks) else self.cells
         with torch.autocast(self.device.type, self.precision, enabled=self.precision is not torch.float32):
             if height * width > LARGE_PIXELS:  # then it is alone in its queue
-                maps = whole_features(self.backbone, images[0].numpy())[None]
+                maps = whole_features(self.backbone, looks[0].pixels.numpy(), look=eye)[None]
             else:
-                maps = self.backbone(preprocess(torch.stack(images).to(self.device)))  # (views, channels, r, c)
-        for place, features in zip(places, maps.flatten(2).mT.to(self.dtype).cpu()):
-            self.features[place] = features
+                pixels = torch.stack([look.pixels for look in looks])
+                maps = eye(preprocess(pixels.to(self.device)))  # (looks, channels, r, c)
+        for look, seen in zip(looks, maps):
+            grids = [seen] if eye is self.backbone else pool_grids(seen)[: look.views]
+            for number, features in enumerate(grids):
+                self.features[look.place + number] = features.flatten(1).mT.to(self.dtype).cpu()
 
     def write(self, out: Path, number: int) -> Shard:
         """Put the shard on disk, whole."""

@@ -38,6 +38,8 @@ class Recipe:
     scale: float = 1.0
     precision: str = "float32"
     """In what numbers the backbone computed."""
+    grids: bool = False
+    """Whether training photos are there on all four grids half a patch apart."""
 
     @property
     def shards(self) -> int:
@@ -140,6 +142,7 @@ class Manifest:
 def remake(recipe: Recipe, directory: Path) -> str:
     """The command that makes a cache anew."""
     crops = (" --crops paper" if recipe.crops == "paper" else "") + (" --mirror" if recipe.mirror else "")
+    crops += " --grids" if recipe.grids else ""
     crops += "" if recipe.crops == "paper" else f" --scale {recipe.scale:g}"  # the weights may say another one
     crops += " --precision bf16" if recipe.precision == "bfloat16" else ""
     crops += " --dtype fp32" if recipe.dtype == "float32" else ""

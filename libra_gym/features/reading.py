@@ -109,6 +109,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         "kernel": (kernel or recipe.kernel).to_dict(),
         "crops": recipe.crops,
         "mirror": recipe.mirror,
+        "grids": recipe.grids,
         "scale": recipe.scale,
         "longest_side": _longest_side(manifest),
         "skipped": [photo.name for photo in manifest.skipped],

@@ -399,6 +399,11 @@ def test_a_patch_is_told_in_pixels_of_the_photo_before_it_was_shrunk(folder, mod
         (("bench", "--only", "counts", "--out", "."), "is a directory"),
         (("release", "run", "--out", "nowhere/model.safetensors"), "no directory 'nowhere'"),
         (("features", "--dataset", "folder", "--root", "nowhere", "--out", "bank"), "nowhere"),
+        (("features", "--mirror", "verify", "bank"), "--mirror is not for `libra features verify`"),
+        (("reproduce", "speed", "--seeds", "2", "--weights", "random", "--out", "tables"), "--seeds is not for"),
+        (("pretrain", "--dataset", "folder", "--cache", "none", "--cache-dir", "x", "--out", "run"), "--cache-dir is"),
+        (("pretrain", "--dataset", "folder", "--cache", "none", "--cache-gb", "2", "--out", "run"), "--cache-gb"),
+        (("count", "photo.jpg", "--every", "5"), "--every is for videos"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_done(arguments, message, tmp_path, monkeypatch):

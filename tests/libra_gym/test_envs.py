@@ -163,6 +163,12 @@ def test_real_valued_counts_keep_their_tolerance_whatever_else_is_changed(small_
     assert task.rewards.squeezing is (rewards is None)
 
 
+@pytest.mark.parametrize("rewards", [{"balance_tolerance": 0}, Rewards(balance_tolerance=0)])
+def test_a_tolerance_of_none_at_all_is_not_taken_for_the_usual_one(small_bank, rewards):
+    assert WeighingContinuousEnv(small_bank, rewards=rewards).scales.task.rewards.balance_tolerance == 0.0
+    assert WeighingEnv(small_bank, rewards=rewards).scales.task.rewards.balance_tolerance == 0.0
+
+
 # -------------------------------------------------------------------------------------------------------------- order
 
 

@@ -60,9 +60,11 @@ class Toys:
 
 
 def write_weights(file: Path, number: float = 0.0, scale: float | None = None) -> Path:
-    """A file like those of `libra pretrain`, but for its tensors; `scale` is that of the photos it learnt from."""
+    """A file with the names of VGG16's tensors, but of one number each; `scale` is of the photos it learnt from."""
     says = None if scale is None else {"libra_gym.backbone": json.dumps({"settings": {"scale": scale}})}
-    save_file({"number": torch.tensor([number])}, file, says)
+    layers = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
+    names = [f"features.{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+    save_file({name: torch.tensor([number]) for name in names}, file, says)
     return file
 
 

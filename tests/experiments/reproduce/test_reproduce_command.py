@@ -8,7 +8,9 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+import torch
 from reproduce_helpers import Pretender, make_planner, make_shanghaitech, write_weights
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from experiments.cli import app
@@ -178,6 +180,15 @@ def test_a_backbone_that_is_no_weights_is_refused_before_anything_runs(tmp_path)
     (tmp_path / "tuned.safetensors").write_bytes(b"weights")
     with pytest.raises(LibraError, match=r"tuned\.safetensors cannot be read as weights"):
         parse_backbones([str(tmp_path / "tuned.safetensors")])
+    save_file({"other": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(LibraError, match=r"other\.safetensors has no 'features\.0\.weight'"):
+        parse_backbones([str(tmp_path / "other.safetensors")])
+    torch.save({"other": torch.zeros(1)}, tmp_path / "other.pth")
+    said = CliRunner().invoke(
+        app, ["reproduce", "speed", "--weights", str(tmp_path / "other.pth"), "--out", str(tmp_path / "out")]
+    )
+    assert "has no 'features.0.weight'" in str(said.exception)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("role", ["vgg", "bcnet:paris", "bcnet:ucf_cc_50:fold6", "bcnet:shanghaitech_a:fold1"])
