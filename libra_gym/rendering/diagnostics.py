@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from libra_gym.errors import LibraError
 from libra_gym.rendering.canvas import CHOSEN, DOWN, END, FADED, INK, UP, VALUE, Colour, action_colour, rgb
-from libra_gym.rendering.names import written
+from libra_gym.rendering.names import families, written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -168,7 +168,8 @@ def scatter_figure(people: Floats, counts: Floats, names: Sequence[str]) -> Figu
     named = "\n".join(
         f"{rank}  {written(names[place])}: {error[place]:+,.0f}" for rank, place in enumerate(worst, start=1)
     )
-    ax.text(0.98, 0.02, f"greatest errors\n{named}", transform=ax.transAxes, fontsize=9, ha="right", va="bottom")
+    place = {"transform": ax.transAxes, "ha": "right", "va": "bottom"}
+    ax.text(0.98, 0.02, f"greatest errors\n{named}", fontsize=9, fontfamily=families(named), **place)
     ax.set_xlabel("people there are")
     ax.set_ylabel("people counted")
     ax.grid(color="0.92")

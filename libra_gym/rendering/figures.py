@@ -29,7 +29,7 @@ from libra_gym.rendering.canvas import (
     short_number,
 )
 from libra_gym.rendering.grid import check_grid, check_weighing
-from libra_gym.rendering.names import written
+from libra_gym.rendering.names import families, written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,7 +166,8 @@ def gallery_figure(cases: Sequence[CountMaps], title: str = "") -> Figure:
     top = sum(heights) + (0.5 if title else 0.0)
     figure = Figure(figsize=(width, top), facecolor="white")
     if title:
-        figure.text(0.5, 1 - 0.28 / top, written(title), fontsize=14, fontweight="bold", ha="center", va="center")
+        heading = figure.text(0.5, 1 - 0.28 / top, written(title), fontsize=14, ha="center", va="center")
+        heading.set(fontweight="bold", fontfamily=families(title))
     foot = sum(heights)
     for case, size, height in zip(cases, sizes, heights):
         foot -= height
@@ -211,7 +212,8 @@ def _draw_maps(figure: Figure, case: CountMaps, size: tuple[float, float], foot:
     figure.colorbar(shown, cax=add_axes(right, 0.15), label="people in a patch")
     if case.title:
         place = (_GAP / across, (foot + size[1] + 1.35 * _LINE) / up)
-        figure.text(*place, written(case.title), fontsize=11, fontweight="bold", va="center")
+        family = families(case.title)
+        figure.text(*place, written(case.title), fontsize=11, fontweight="bold", fontfamily=family, va="center")
 
 
 def _show_photo(ax: Axes, image: Image, rows: int, cols: int, title: str, fade: float) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from libra_gym.counts import PATCH
 from libra_gym.rendering.canvas import UP, Image
 from libra_gym.rendering.grid import check_grid
-from libra_gym.rendering.names import shortened, written
+from libra_gym.rendering.names import families, shortened, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str
     colours = ax.imshow(shown, norm=norm, cmap="plasma", alpha=0.6, extent=extent, interpolation="nearest")
     ax.set(xlim=(0, width), ylim=(height, 0))
     lines = [shortened(line, int(_LETTERS * size[0])) for line in title.splitlines()]
-    ax.set_title(written("\n".join(lines)), fontsize=13)
+    ax.set_title(written("\n".join(lines)), fontsize=13, fontfamily=families(title))
     ax.set_axis_off()
     place = "bottom" if width > height else "right"
     side = f"{PATCH / scale:.3g}"
@@ -82,7 +82,7 @@ def course_figure(
         ax.fill_between(times, low, high, color=colour, alpha=0.18, linewidth=0, label="interval")
     ax.plot(times, counts, color=colour, marker="o", markersize=3, label="count")
     ax.set(xlabel="seconds", ylabel="people", ylim=(0, None))
-    ax.set_title(written(shortened(title, 9 * _LETTERS)), fontsize=13)
+    ax.set_title(written(shortened(title, 9 * _LETTERS)), fontsize=13, fontfamily=families(title))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", alpha=0.3)
     ax.legend(frameon=False)
