@@ -62,6 +62,11 @@ def is_training(name: str) -> bool:
     return split.endswith("train") and (not share or share.startswith("-"))
 
 
+def may_train(name: str) -> bool:
+    """Whether photos are there to learn from, or may be once they are divided, as UCF_CC_50's `all` is into folds."""
+    return is_training(name) or name == "all"
+
+
 def by_hash(names: Iterable[str]) -> list[str]:
     """Names in an order that depends on no random generator: that of a hash of each."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())

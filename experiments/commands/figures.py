@@ -36,7 +36,7 @@ def figures(
     counter, _ = open_joined(model)
     if gamma is not None and isinstance(counter, HeadCounter):
         raise LibraError("--gamma is the discount of Q values, and a one-step head has none; leave it out.")
-    opened = load_bank(bank).split(split)
+    opened = load_bank(bank).split(split).wholes()
     check_features(counter.about, opened)
     counted = count_bank(counter, opened)
     names = [image.name for image in counted.bank.images]

@@ -42,7 +42,7 @@ def gallery(
     from libra_gym.rendering import causes_figure, gallery_figure
 
     counter, _ = open_joined(model)
-    opened = load_bank(bank).split(split)
+    opened = load_bank(bank).split(split).wholes()
     check_features(counter.about, opened)
     photo_of = photo_source(opened, dataset, root)
     counted = count_bank(counter, opened)

@@ -155,7 +155,7 @@ def _validation(config: RunConfig, bank: str | None) -> FeatureBank:
     from libra_gym.bank import load_bank
 
     try:
-        return load_bank(bank or config.bank).split(config.validation_split)
+        return load_bank(bank or config.bank).split(config.validation_split).wholes()
     except LibraError as error:
         if bank is not None:
             raise

@@ -105,7 +105,8 @@ class RunConfig:
             names = ", ".join(repr(name) for name in (self.bank, *self.also))
             raise LibraError(f"Bank {names} has changed since the run began; bring it back, or start a new run.")
         training, quantizer = bank.split(self.train_split).join(*more), Quantizer.from_dict(self.quantizer)
-        return training.with_quantizer(quantizer), bank.split(self.validation_split).with_quantizer(quantizer)
+        validation = bank.split(self.validation_split).wholes()  # views are to learn from
+        return training.with_quantizer(quantizer), validation.with_quantizer(quantizer)
 
 
 def plan(

@@ -32,7 +32,7 @@ from libra_gym.features.grids import cell_backbone, moved_views, pool_grids
 from libra_gym.features.manifest import MANIFEST, Manifest, PhotoRecord, Recipe, Shard, Skipped, check_same, remake
 from libra_gym.features.reading import map_shard, shard_fault, split_dots
 from libra_gym.features.storage import locked, remove_leftovers, sha256, write_whole
-from libra_gym.splits import is_training
+from libra_gym.splits import may_train
 from libra_gym.tiling import whole_features
 from libra_gym.workers import leave_signals
 
@@ -86,9 +86,9 @@ def build_features(
         backbone: looks at the photos, on the device where it is.
         out: the directory of the cache.
         kernel: how heads are spread over patches. Dots are stored too, so `open_features` can use another.
-        crops: `paper` takes the paper's crops and their mirrors instead of whole photos, in the training split only.
-        mirror: take each whole photo's mirror too, in the training split only.
-        grids: take the grids half a patch apart too, in the training split only. They are of the same pass of the
+        crops: `paper` takes the paper's crops and their mirrors instead of whole photos, of training photos only.
+        mirror: take each whole photo's mirror too, of training photos only.
+        grids: take the grids half a patch apart too, of training photos only. They are of the same pass of the
             backbone, so that four times as many patches cost little more time (`libra_gym.features.grids`).
         scale: make each photo larger or smaller first; below 1, crowds are denser than they were photographed.
         dtype: how features are stored, `torch.float16` or `torch.float32`.
@@ -109,7 +109,7 @@ def build_features(
     cells = cell_backbone(backbone) if grids else None
     out = Path(out)
     photos = _list_photos(dataset, split)
-    if (mirror or grids or crops != "none") and not any(is_training(own) for _, own in photos):
+    if (mirror or grids or crops != "none") and not any(may_train(own) for _, own in photos):
         raise LibraError(
             f"Crops, mirror images and further grids are of training photos alone, and {split!r} is no training split."
         )
@@ -241,7 +241,7 @@ class _Views(Dataset[_Loaded | Skipped]):
         except LibraError as error:
             return Skipped(photo.name, _hash(photo.path), str(error))
         size = image.shape[0], image.shape[1]
-        training = is_training(split)
+        training = may_train(split)
         wholes = self._wholes(size, training, seed=zlib.crc32(photo.name.encode()))
         views = [moved_views(whole) if training and self.grids else [whole] for whole in wholes]
         record = PhotoRecord(photo.name, split, _hash(photo.path), size, len(points), tuple(chain(*views)))

@@ -14,13 +14,14 @@ from torch import nn
 from typer.testing import CliRunner
 
 from experiments.commands.features import app
+from experiments.runs.config import plan
 from libra_gym.backbones import Backbone, load_backbone, preprocess
 from libra_gym.bank import load_bank
 from libra_gym.counts import PATCH
 from libra_gym.datasets import open_dataset
 from libra_gym.datasets.views import full
 from libra_gym.errors import LibraError
-from libra_gym.features import build, open_features
+from libra_gym.features import build, build_features, open_features
 from libra_gym.features.grids import HALF, cell_backbone, has_grids, moved_views, pool_grids
 from libra_gym.tiling import whole_features
 
@@ -140,3 +141,18 @@ def test_the_command_takes_grids(photos: Path, tmp_path: Path) -> None:
     assert said.exit_code == 0, said.output
     bank = load_bank(str(out))
     assert len(bank.split("train").wholes().images) == len(SIZES) < len(bank.split("train").images)
+
+
+def test_a_set_that_is_divided_into_folds_has_the_grids_of_all_photos(photos: Path, tmp_path: Path) -> None:
+    dataset = open_dataset("folder", photos / "train")
+    build_features(dataset, "all", pooling_backbone(), tmp_path / "out", grids=True, workers=0)
+    bank = open_features(tmp_path / "out")
+    assert len(bank.wholes().images) == len(SIZES) < len(bank.images)
+
+
+def test_a_run_learns_from_all_grids_and_is_judged_by_whole_photos(photos: Path, tmp_path: Path) -> None:
+    make(photos, tmp_path / "bank", pooling_backbone(), grids=True, split="train")
+    config = plan(str(tmp_path / "bank"), train_split="train:-1/3", validation_split="train:1/3", device="cpu")
+    training, validation = config.open_bank()
+    assert all(image.name == image.photo for image in validation.images)
+    assert len(training.images) > len({image.photo for image in training.images}) > len(validation.images)
