@@ -110,10 +110,9 @@ def load_backbone(
     if suffix and model_name not in LEVELS:
         raise LibraError(f"backbone {model_name!r} has no ':multi' form; these have: {', '.join(LEVELS)}")
 
-    from_file = weights not in ("imagenet", "random")
-    trunk = _lay_out(model_name, weights if isinstance(weights, str) else "")
+    trunk = _lay_out(model_name, str(weights))
     backbone = Backbone(name, trunk, LEVELS[model_name] if suffix else ())
-    if from_file:
+    if weights not in ("imagenet", "random"):
         _load_file(backbone, weights_file(weights))
     return backbone.to(device)
 

@@ -32,7 +32,7 @@ from libra_gym.features.grids import cell_backbone, moved_views, pool_grids
 from libra_gym.features.manifest import MANIFEST, Manifest, PhotoRecord, Recipe, Shard, Skipped, check_same, remake
 from libra_gym.features.reading import map_shard, shard_fault, split_dots
 from libra_gym.features.storage import locked, remove_leftovers, sha256, write_whole
-from libra_gym.splits import may_train
+from libra_gym.splits import is_training, may_train
 from libra_gym.tiling import whole_features
 from libra_gym.workers import leave_signals
 
@@ -109,7 +109,8 @@ def build_features(
     cells = cell_backbone(backbone) if grids else None
     out = Path(out)
     photos = _list_photos(dataset, split)
-    if (mirror or grids or crops != "none") and not any(may_train(own) for _, own in photos):
+    learnt = is_training if crops != "none" else may_train  # crops stand in for their photo, which may be judged later
+    if (mirror or grids or crops != "none") and not any(learnt(own) for _, own in photos):
         raise LibraError(
             f"Crops, mirror images and further grids are of training photos alone, and {split!r} is no training split."
         )
@@ -241,18 +242,17 @@ class _Views(Dataset[_Loaded | Skipped]):
         except LibraError as error:
             return Skipped(photo.name, _hash(photo.path), str(error))
         size = image.shape[0], image.shape[1]
-        training = may_train(split)
-        wholes = self._wholes(size, training, seed=zlib.crc32(photo.name.encode()))
-        views = [moved_views(whole) if training and self.grids else [whole] for whole in wholes]
+        wholes = self._wholes(size, split, seed=zlib.crc32(photo.name.encode()))
+        views = [moved_views(whole) if self.grids and may_train(split) else [whole] for whole in wholes]
         record = PhotoRecord(photo.name, split, _hash(photo.path), size, len(points), tuple(chain(*views)))
         pixels = [torch.from_numpy(whole.apply_image(image)) for whole in wholes]
         return _Loaded(record, points, list(zip(pixels, map(len, views))))
 
-    def _wholes(self, size: Size, training: bool, seed: int) -> list[View]:
-        if training and self.crops == "paper":
+    def _wholes(self, size: Size, split: str, seed: int) -> list[View]:
+        if self.crops == "paper" and is_training(split):
             return qnrf_crops(size, seed) if self.dataset == "ucf_qnrf" else paper_crops(size, seed)
         whole = full(size, scale=self.scale * natural_scale(self.dataset, size))
-        return [whole, whole.mirrored()] if training and self.mirror else [whole]
+        return [whole, whole.mirrored()] if self.mirror and may_train(split) else [whole]
 
 
 def _loader(views: _Views, workers: int) -> Iterator[_Loaded | Skipped]:

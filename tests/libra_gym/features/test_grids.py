@@ -148,6 +148,8 @@ def test_a_set_that_is_divided_into_folds_has_the_grids_of_all_photos(photos: Pa
     build_features(dataset, "all", pooling_backbone(), tmp_path / "out", grids=True, workers=0)
     bank = open_features(tmp_path / "out")
     assert len(bank.wholes().images) == len(SIZES) < len(bank.images)
+    with pytest.raises(LibraError, match="'all' is no training split"):  # nothing would be left to judge by
+        build_features(dataset, "all", pooling_backbone(), tmp_path / "crops", crops="paper", workers=0)
 
 
 def test_a_run_learns_from_all_grids_and_is_judged_by_whole_photos(photos: Path, tmp_path: Path) -> None:
