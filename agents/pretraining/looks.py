@@ -141,12 +141,12 @@ class Crop:
         x = width - self.left - w if look.view.mirror else self.left
         return View(x, self.top, w, h, look.view.scale, look.view.mirror)
 
-    def counts(self, look: Look, density: HeadDensity) -> tuple[Tensor, Tensor]:
+    def counts(self, look: Look, density: HeadDensity, patch: int = STRIDE) -> tuple[Tensor, Tensor]:
         """People in each patch of the crop, and which patches lie at least partly in the photo."""
-        patches = self.side // STRIDE
+        patches = self.side // patch
         counts, valid = torch.zeros(patches, patches), torch.zeros(patches, patches, dtype=torch.bool)
         if (view := self.view(look)) is not None:
-            seen = view.integrate(density)
+            seen = view.integrate(density, patch)
             counts[: seen.shape[0], : seen.shape[1]] = torch.from_numpy(seen.copy())  # no negative strides
             valid[: seen.shape[0], : seen.shape[1]] = True
         return counts, valid

@@ -6,12 +6,16 @@ of :class:`PatchCounter`, since its maps may come from a cache.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agents.pretraining.settings import Method, Readout
@@ -21,6 +25,7 @@ from libra_gym.quantizer import Quantizer
 
 HEAD = "head"
 _WINDOW_CHANNELS = 128
+_LOWEST_CELL = -2.0 - math.log(4.0)
 
 
 class PatchHead(nn.Module, ABC):
@@ -180,16 +185,47 @@ class Trunk(nn.Sequential):
         return join_levels([maps[level] for level in self.levels])
 
 
+class CellClassifier(BlockClassifier):
+    """A classifier of the cells that the trunk's last layer pools into patches, two by two.
+
+    It begins with the intervals' shares and no weights on the features, and so passes nothing on to them until it has
+    learnt something itself.
+
+    Args:
+        channels: of the features.
+        people: in all cells of the training photos, whose intervals are a quarter of those of patches.
+    """
+
+    def __init__(self, channels: int, people: NDArray[np.float32]) -> None:
+        super().__init__(channels, Quantizer.fit_log(people, low=_LOWEST_CELL, readout="mean"))
+        number = np.bincount(self.quantizer.quantize(people), minlength=self.quantizer.num_intervals) + 1.0
+        with torch.no_grad():
+            self.layer.weight.zero_()
+            self.layer.bias.copy_(torch.from_numpy(np.log(number / number.sum())))  # type: ignore[union-attr]
+
+
+class Outputs(NamedTuple):
+    """What the heads say of a batch."""
+
+    patches: Tensor
+    cells: Tensor | None
+
+
 class PatchCounter(nn.Module):
-    """The part that learns: a trunk on top of the frozen stem, and a head."""
+    """The part that learns: a trunk on top of the frozen stem, a head, and perhaps a second one over cells."""
 
-    def __init__(self, trunk: Trunk, head: PatchHead) -> None:
+    def __init__(self, trunk: Trunk, head: PatchHead, cells: CellClassifier | None = None) -> None:
         super().__init__()
-        self.trunk, self.head = trunk, head
+        self.trunk, self.head, self.cells = trunk, head, cells
 
-    def forward(self, maps: Tensor) -> Tensor:
-        """The head's output for the stem's maps."""
-        return self.head(self.trunk(maps))
+    def forward(self, maps: Tensor) -> Outputs:
+        """The heads' output for the stem's maps."""
+        if self.cells is None:
+            return Outputs(self.head(self.trunk(maps)), None)
+        *layers, pooling = self.trunk
+        for layer in layers:
+            maps = layer(maps)
+        return Outputs(self.head(pooling(maps)), self.cells(maps))
 
 
 def cut(backbone: Backbone, train_from: str) -> tuple[nn.Sequential, Trunk, int]:

@@ -56,6 +56,9 @@ class PretrainSettings:
     sum_loss: NotNegative = 0.0
     """Weight of the L1 error of each crop's whole count, divided by its patches. What patches miss alike, as in a crowd
     that is counted too low as a whole, weighs more here; what one has and its neighbour lacks does not count."""
+    cell_loss: NotNegative = 0.0
+    """Weight of the loss of a second classifier, which counts the four cells of 16 pixels that the last layer pools
+    into a patch, so that features learn where in a patch people are. It is not part of the finished backbone."""
     average: Fraction = 0.0
     """What an update keeps of an exponential average of the weights, which is judged and saved; 0: no average. The
     first updates keep less."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 
 from agents.pretraining.looks import Crop, Look, Scene, make_look
-from agents.pretraining.network import METHODS, PatchCounter, PatchHead, cut, fill_head
+from agents.pretraining.network import METHODS, CellClassifier, Outputs, PatchCounter, PatchHead, Trunk, cut, fill_head
 from agents.pretraining.settings import PretrainSettings, Readout
 from agents.pretraining.stem import StemCache, Where
 from agents.pretraining.weighing import NEEDS_MODEL, Weighing
@@ -26,11 +27,12 @@ from agents.state import load_optimizer_tensors, optimizer_tensors, under
 from libra_gym.backbones import Backbone, hash_weights, read_weights
 from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counter import Counter
-from libra_gym.counts import KERNELS
+from libra_gym.counts import KERNELS, PATCH
 from libra_gym.datasets import CrowdDataset
 from libra_gym.datasets.views import View
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
+from libra_gym.features.grids import HALF, has_grids
 from libra_gym.features.storage import write_whole
 from libra_gym.metrics import Score, score
 from libra_gym.quantizer import Quantizer
@@ -43,6 +45,8 @@ Weights = tuple[Tensor, ...] | list[Tensor]
 
 class CropDataset(Dataset[Item]):
     """The crops of one epoch: a map or an image, its patch counts, and which patches count.
+
+    Where cells are learnt too, the counts are theirs, four for each patch.
 
     Crop k of epoch e depends on the seed, e and k alone, so that a run that goes on sees what it would have seen.
     """
@@ -70,7 +74,7 @@ class CropDataset(Dataset[Item]):
         look_rng = np.random.default_rng((self.seed, number, chosen)) if cached else rng
         look = make_look(scene, settings, chosen, look_rng)
         crop = self._draw(scene, look, rng)
-        counts, valid = crop.counts(look, scene.density)
+        counts, valid = crop.counts(look, scene.density, HALF if settings.cell_loss > 0 else PATCH)
         if cached:
             return self.cache.crop(scene, look, crop), counts, valid
         return crop.pixels(look, scene.photo.image()), counts, valid
@@ -154,10 +158,11 @@ class Pretrainer:
             self.accelerator.device,
         )
         self.crops = CropDataset(self.training, settings, self.cache, seed)
-        self.counter = PatchCounter(trunk, head)
+        self.counter = PatchCounter(trunk, head, self._make_cells(trunk) if settings.cell_loss > 0 else None)
+        heads = [weight for name, weight in self.counter.named_parameters() if not name.startswith("trunk.")]
         groups = [
             {"params": list(trunk.parameters()), "lr": settings.learning_rate},
-            {"params": list(head.parameters()), "lr": settings.head_learning_rate},
+            {"params": heads, "lr": settings.head_learning_rate},
         ]
         optimizer: torch.optim.Optimizer
         if settings.optimizer == "sgd":
@@ -192,6 +197,15 @@ class Pretrainer:
         if init is not None:
             fill_head(head, under("head.", read_weights(init)), str(init))
         return head
+
+    def _make_cells(self, trunk: Trunk) -> CellClassifier:
+        if not has_grids(self.backbone) or not len(trunk):
+            raise LibraError(
+                f"cell_loss needs a backbone that learns and ends with a pooling of four cells, such as vgg16; "
+                f"{self.backbone.name!r} from {self.settings.train_from!r} on is none, so leave it at 0."
+            )
+        counts = [self._view(scene).integrate(scene.density, HALF).ravel() for scene in self.training]
+        return CellClassifier(self.backbone.channels, np.concatenate(counts))
 
     @property
     def judged(self) -> PatchCounter:
@@ -240,10 +254,7 @@ class Pretrainer:
         with self.accelerator.accumulate(self.model):
             with self.accelerator.autocast():
                 out = self.model(inputs)
-            out = out.float()
-            loss: Tensor = self.counter.head.loss(out, counts, valid, self.settings.count_loss)
-            if self.settings.sum_loss > 0:
-                loss = loss + self.settings.sum_loss * self.counter.head.sum_loss(out, counts, valid)
+            loss = self._loss(out, counts, valid)
             self.accelerator.backward(loss)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -252,6 +263,20 @@ class Pretrainer:
                 if self.averaged is not None:
                     self.averaged.update_parameters(self.counter)
         return loss.detach()
+
+    def _loss(self, out: Outputs, counts: Tensor, valid: Tensor) -> Tensor:
+        """That of patches, of whole crops and of cells, as the settings weigh them."""
+        settings, counter = self.settings, self.counter
+        loss = torch.zeros((), device=counts.device)
+        if counter.cells is not None and out.cells is not None:
+            loss = settings.cell_loss * counter.cells.loss(out.cells.float(), counts, valid, settings.count_loss)
+            counts = F.avg_pool2d(counts[:, None], 2, divisor_override=1).squeeze(1)
+            valid = valid[:, ::2, ::2]  # a patch lies in the photo if its first cell does
+        patches = out.patches.float()
+        loss = loss + counter.head.loss(patches, counts, valid, settings.count_loss)
+        if settings.sum_loss > 0:
+            loss = loss + settings.sum_loss * counter.head.sum_loss(patches, counts, valid)
+        return loss
 
     def _set_learning_rate(self, done: float) -> None:
         """By epochs done, from the settings alone, so that a run may be prolonged."""
@@ -282,7 +307,7 @@ class Pretrainer:
             with self.accelerator.autocast():
                 if self.cache.where == "none":
                     seen = self.cache.whole(scene, look)
-                out = counter(seen[None].to(device)).float()
+                out = counter(seen[None].to(device)).patches.float()
             for readout, parts in counts.items():
                 parts.append(counter.head.read(out, readout).flatten().cpu())
         bank = self._validation_bank()
