@@ -25,7 +25,7 @@ from libra_gym.quantizer import Quantizer
 
 HEAD = "head"
 _WINDOW_CHANNELS = 128
-_LOWEST_CELL = -2.0 - math.log(4.0)
+_LOWEST_CELL = -2.0 - math.log(4.0)  # the lowest edge of patches, in the logarithm, for a quarter of their people
 
 
 class PatchHead(nn.Module, ABC):
