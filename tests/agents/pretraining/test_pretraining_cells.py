@@ -86,7 +86,7 @@ def test_the_backbone_is_saved_without_them(crowd, tmp_path):
     assert not torch.equal(saved[0]["features.12.weight"], saved[1]["features.12.weight"])
 
 
-def test_going_on_from_a_state_is_the_same_run(crowd, tmp_path):
+def test_going_on_from_a_state_is_the_same_run(crowd):
     whole = trainer(crowd, average=0.5)
     whole.learn_epoch()
     tensors, numbers = whole.state()
