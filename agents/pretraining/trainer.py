@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -218,7 +219,8 @@ class Pretrainer:
         """Every training photo's crops once; the mean loss, or None if `progress` stopped it.
 
         `progress` is told the share that is done and the mean loss so far, whenever a batch completes an update, and
-        may then save `state`. An epoch that it stops (by returning False) goes on with the next call.
+        may then save `state`. An epoch that it stops (by returning False) goes on with the next call. Of several
+        processes, each must have a `progress` if one has.
         """
         self.crops.begin(self.epoch)
         self.model.train()
@@ -231,12 +233,19 @@ class Pretrainer:
             self._total += self._learn(inputs, counts, valid)
             self.batch += 1
             settled = self.accelerator.sync_gradients  # else gradients wait for more
-            if progress is not None and settled and not progress(self.batch / batches, self._mean_loss()):
+            if progress is not None and settled and not self.agree(progress(self.batch / batches, self._mean_loss())):
                 return None
         loss = self._mean_loss()
         self.epoch += 1
         self._begin_epoch(0, 0.0)
         return loss
+
+    def agree(self, go_on: bool) -> bool:
+        """Whether every process is to go on: one that stopped alone would leave the others waiting for it."""
+        if self.accelerator.num_processes == 1:
+            return go_on
+        stopping = torch.tensor(float(not go_on), device=self.accelerator.device)
+        return not self.accelerator.reduce(stopping, "sum")
 
     def _begin_epoch(self, batch: int, total: float) -> None:
         """From its first batch, or, where an epoch was stopped, from that one on."""
@@ -296,22 +305,32 @@ class Pretrainer:
 
     @torch.inference_mode()
     def evaluate(self) -> dict[Readout, Score]:
-        """Count the whole validation photos, by each readout, in the precision of the training."""
+        """Count the whole validation photos, by each readout, in the precision of the training.
+
+        Several processes share the photos; each must call this, and each has the figures of all.
+        """
         counter = self.judged.eval()
-        device = self.accelerator.device
-        counts: dict[Readout, list[Tensor]] = {readout: [] for readout in counter.head.readouts}
-        for scene in self.validation:
-            look = Look(self._view(scene))
-            if self.cache.where != "none":  # in single precision, whatever this run's is: other runs may share the map
-                seen = self.cache.whole(scene, look)
-            with self.accelerator.autocast():
-                if self.cache.where == "none":
-                    seen = self.cache.whole(scene, look)
-                out = counter(seen[None].to(device)).patches.float()
-            for readout, parts in counts.items():
-                parts.append(counter.head.read(out, readout).flatten().cpu())
+        first, step = self.accelerator.process_index, self.accelerator.num_processes
+        places = range(first, len(self.validation), step)
+        counted: dict[int, dict[Readout, Tensor]] = dict(
+            gather_object([(place, self._count(counter, self.validation[place])) for place in places])
+        )
         bank = self._validation_bank()
-        return {readout: score(torch.cat(parts), bank) for readout, parts in counts.items()}
+        return {
+            readout: score(torch.cat([counted[place][readout] for place in range(len(self.validation))]), bank)
+            for readout in counter.head.readouts
+        }
+
+    def _count(self, counter: PatchCounter, scene: Scene) -> dict[Readout, Tensor]:
+        """The people in a whole photo's patches, by each readout."""
+        look = Look(self._view(scene))
+        if self.cache.where != "none":  # in single precision, whatever this run's is: other runs may share the map
+            seen = self.cache.whole(scene, look)
+        with self.accelerator.autocast():
+            if self.cache.where == "none":
+                seen = self.cache.whole(scene, look)
+            out = counter(seen[None].to(self.accelerator.device)).patches.float()
+        return {readout: counter.head.read(out, readout).flatten().cpu() for readout in counter.head.readouts}
 
     def _view(self, scene: Scene) -> View:
         """The whole photo in the size in which it is counted."""
@@ -338,6 +357,7 @@ class Pretrainer:
         if self.averaged is not None:
             tensors |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
         numbers = {"epoch": self.epoch, "updates": self.updates, "batch": self.batch, "total": float(self._total)}
+        numbers["processes"] = self.accelerator.num_processes
         if self.accelerator.scaler is not None:  # of fp16's gradients
             numbers["scaler"] = self.accelerator.scaler.state_dict()
         return tensors, numbers
@@ -351,9 +371,12 @@ class Pretrainer:
         self.epoch, self.updates = numbers["epoch"], numbers["updates"]
         if self.accelerator.scaler is not None and "scaler" in numbers:
             self.accelerator.scaler.load_state_dict(numbers["scaler"])
-        batch = numbers.get("batch", 0)
-        if batch and self.accelerator.num_processes > 1:
-            raise LibraError("One process was within an epoch when it stopped; finish that epoch with one process.")
+        batch, were, are = numbers.get("batch", 0), numbers.get("processes", 1), self.accelerator.num_processes
+        if batch and were != are:
+            raise LibraError(
+                f"The run stopped within an epoch that {were} process(es) had begun to share; {are} cannot finish it, "
+                f"so go on with {were}."
+            )
         self._begin_epoch(batch, numbers.get("total", 0.0))
 
     def save_weights(self, path: Path, about: Mapping[str, Any]) -> None:

@@ -170,8 +170,9 @@ def pretrain(
         trained = pretrain_run(run, config, trainer, console)
     console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)
     if not trained.finished:
+        again = f", by {accelerator.num_processes} processes as before," if accelerator.num_processes > 1 else ""
         console.print(
-            f"stopped after {trained.epochs} of {config.settings['epochs']} epochs; go on with:", highlight=False
+            f"stopped after {trained.epochs} of {config.settings['epochs']} epochs; go on{again} with:", highlight=False
         )
         console.print(run.resume_command, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(130)

@@ -115,11 +115,12 @@ def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console) 
 def pretrain(run: RunDirectory, config: PretrainConfig, trainer: Pretrainer, console: Console) -> Trained:
     """Train from the run's checkpoint, or from the beginning where there is none.
 
-    Each process of a distributed training calls this; the first of them judges, logs and saves.
+    Each process of a distributed training calls this; the first of them logs and saves.
     """
     checkpoint = Checkpoint.load(run.checkpoint_path)
     if not trainer.accelerator.is_main_process:
-        return _Loop(trainer, config, checkpoint).follow()
+        with Interrupt().listening() as interrupt:
+            return _Loop(trainer, config, checkpoint).follow(interrupt)
     last_epoch = -1 if checkpoint is None else checkpoint.numbers["epoch"]
     wandb = None if config.wandb is None else WandbWriter(config.wandb, run.path, config.to_dict())
     logger = make_logger(run.progress_path, run.tensorboard_path, wandb, last_epoch)
@@ -154,15 +155,18 @@ class _Loop:
         """How many there are to be."""
         return self.trainer.settings.epochs
 
-    def follow(self) -> Trained:
+    def follow(self, interrupt: Interrupt) -> Trained:
         """The epochs of a process that only computes."""
-        while self.trainer.epoch < self.epochs:
-            self.trainer.learn_epoch()
-            self.trainer.accelerator.wait_for_everyone()
+        if self.fresh:
+            self.trainer.evaluate()
+        while self._goes_on(interrupt):
+            if self.trainer.learn_epoch(lambda *_: not interrupt.asked) is None:
+                break
+            self.trainer.evaluate()
         return self._trained()
 
     def lead(self, run: RunDirectory, logger: Any, display: Display, interrupt: Interrupt) -> Trained:
-        """The epochs of the process that judges, logs and saves; the beginning is judged too, as epoch 0."""
+        """The epochs of the process that logs and saves; the beginning is judged too, as epoch 0."""
         trainer = self.trainer
         crops = len(trainer.crops)
         done = trainer.epoch + trainer.batch / len(trainer.loader)
@@ -177,18 +181,21 @@ class _Loop:
             if display.due:
                 done = trainer.epoch + share
                 display.update(done, round(done * crops), None, loss)
-            if interrupt.asked or time.monotonic() - saved >= CHECKPOINT_SECONDS:
+            if time.monotonic() - saved >= CHECKPOINT_SECONDS:
                 self._save(run)
                 saved = time.monotonic()
             return not interrupt.asked
 
-        while trainer.epoch < self.epochs and not interrupt.asked:
-            loss = trainer.learn_epoch(progress if trainer.accelerator.num_processes == 1 else None)
+        while self._goes_on(interrupt):
+            loss = trainer.learn_epoch(progress)
             if loss is None:
+                self._save(run)
                 break
             self._finish_epoch(run, logger, display, loss)
-            trainer.accelerator.wait_for_everyone()
         return self._trained()
+
+    def _goes_on(self, interrupt: Interrupt) -> bool:
+        return self.trainer.epoch < self.epochs and self.trainer.agree(not interrupt.asked)
 
     def _finish_epoch(self, run: RunDirectory, logger: Any, display: Display, loss: float | None) -> None:
         trainer, readout = self.trainer, self.trainer.settings.readout
@@ -220,6 +227,7 @@ class _Loop:
         Checkpoint({**judged, "trainer": numbers}, tensors).save(run.checkpoint_path)
 
     def _trained(self) -> Trained:
+        self.trainer.accelerator.wait_for_everyone()  # until all is saved
         finished = self.trainer.epoch >= self.epochs
         return Trained(self.trainer.epoch, self.best_epoch, self.best_mae, finished)
 

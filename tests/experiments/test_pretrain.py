@@ -9,11 +9,9 @@ import subprocess
 import sys
 import time
 
-import cv2
-import numpy as np
 import pytest
 import torch
-from pretrain_helpers import libra, rows
+from pretrain_helpers import draw_crowds, libra, pretraining_of, rows
 from safetensors import safe_open
 from typer.testing import CliRunner
 
@@ -25,20 +23,11 @@ EPOCHS = 3
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("crowd")
-    rng = np.random.default_rng(0)
-    for number in range(11):
-        dots = rng.uniform(0, [90, 70], (20, 2))
-        cv2.imwrite(str(root / f"{number}.png"), rng.integers(0, 256, (70, 90, 3), np.uint8))
-        np.savetxt(root / f"{number}.csv", dots, delimiter=",", fmt="%.2f")
-    return root
+    return draw_crowds(tmp_path_factory.mktemp("crowd"), 11)
 
 
 def begin(root, out, *more):
-    options = {"dataset": "folder", "root": root, "out": out, "backbone": "mobilenet_v3_large", "weights": "random"}
-    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    learning = ["--train-from", "features.15", "--epochs", str(EPOCHS), "--set", "crop=64", "--device", "cpu"]
-    return ["pretrain", *given, *learning, *more]
+    return pretraining_of(root, out, "--epochs", str(EPOCHS), *more)
 
 
 @pytest.fixture(scope="module")
@@ -204,15 +193,3 @@ def test_mistakes_are_named(root, tmp_path, whole):
     assert "names no data set" in libra(*begin(root, tmp_path / "f"), "--also", "folder", status=2)
     assert "judged by" in libra(*begin(root, tmp_path / "f"), "--also", f"folder:all={root}", status=2)
     assert "no device 'tpu'" in libra(*begin(root, tmp_path / "c"), "--device", "tpu", status=2)
-
-
-@pytest.mark.slow
-def test_two_processes_share_an_epoch(root, tmp_path):
-    """Of 10 photos in batches of 4, each process takes two batches instead of three."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "experiments.cli"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [*launch, *begin(root, tmp_path / "run"), "--epochs", "1"], env=environment, check=True, capture_output=True
-    )
-    assert [row["train/updates"] for row in rows(tmp_path / "run")] == ["0", "2"]
-    assert (tmp_path / "run" / "best.safetensors").exists()
