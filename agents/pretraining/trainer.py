@@ -17,9 +17,10 @@ from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from agents.pretraining.looks import Crop, Look, Scene, make_look
+from agents.pretraining.crops import CropDataset
+from agents.pretraining.looks import Look, Scene
 from agents.pretraining.network import METHODS, CellClassifier, Outputs, PatchCounter, PatchHead, Trunk, cut, fill_head
 from agents.pretraining.settings import PretrainSettings, Readout
 from agents.pretraining.stem import StemCache, Where
@@ -28,7 +29,7 @@ from agents.state import load_optimizer_tensors, optimizer_tensors, under
 from libra_gym.backbones import Backbone, hash_weights, read_weights
 from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counter import Counter
-from libra_gym.counts import KERNELS, PATCH
+from libra_gym.counts import KERNELS
 from libra_gym.datasets import CrowdDataset
 from libra_gym.datasets.views import View
 from libra_gym.errors import LibraError
@@ -40,54 +41,7 @@ from libra_gym.quantizer import Quantizer
 from libra_gym.workers import leave_signals
 
 FORMAT = "libra_gym.backbone"
-Item = tuple[Tensor, Tensor, Tensor]
 Weights = tuple[Tensor, ...] | list[Tensor]
-
-
-class CropDataset(Dataset[Item]):
-    """The crops of one epoch: a map or an image, its patch counts, and which patches count.
-
-    Where cells are learnt too, the counts are theirs, four for each patch.
-
-    Crop k of epoch e depends on the seed, e and k alone, so that a run that goes on sees what it would have seen.
-    """
-
-    def __init__(self, scenes: list[Scene], settings: PretrainSettings, cache: StemCache, seed: int) -> None:
-        self.scenes, self.settings, self.cache, self.seed = scenes, settings, cache, seed
-        self.epoch = 0
-        self._order = np.arange(len(self))
-
-    def __len__(self) -> int:
-        return len(self.scenes) * self.settings.crops_per_photo
-
-    def begin(self, epoch: int) -> None:
-        """Shuffle for an epoch."""
-        self.epoch = epoch
-        self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self))
-
-    def __getitem__(self, index: int) -> Item:
-        place = int(self._order[index])
-        number = place % len(self.scenes)
-        scene, settings = self.scenes[number], self.settings
-        rng = np.random.default_rng((self.seed, self.epoch, place))
-        cached = self.cache.where != "none"
-        chosen = int(rng.integers(settings.views))
-        look_rng = np.random.default_rng((self.seed, number, chosen)) if cached else rng
-        look = make_look(scene, settings, chosen, look_rng)
-        crop = self._draw(scene, look, rng)
-        counts, valid = crop.counts(look, scene.density, HALF if settings.cell_loss > 0 else PATCH)
-        if cached:
-            return self.cache.crop(scene, look, crop), counts, valid
-        return crop.pixels(look, scene.photo.image()), counts, valid
-
-    def _draw(self, scene: Scene, look: Look, rng: np.random.Generator) -> Crop:
-        """Anywhere in the look, or for the share `crowded` of the crops, round one of its people."""
-        size, side, grid = look.view.size, self.settings.crop, self.cache.stride
-        if self.settings.crowded > 0 and rng.random() < self.settings.crowded:
-            people = look.view.apply_points(scene.points, scene.size)
-            if len(people):
-                return Crop.around(people[rng.integers(len(people))], size, side, grid, rng)
-        return Crop.draw(size, side, grid, rng)
 
 
 class Pretrainer:

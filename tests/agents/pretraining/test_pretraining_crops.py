@@ -10,10 +10,10 @@ import pytest
 import torch
 from pretraining_helpers import settings, vgg
 
+from agents.pretraining.crops import CropDataset
 from agents.pretraining.looks import Crop, Scene, make_look, padded_pixels
 from agents.pretraining.network import cut
 from agents.pretraining.stem import StemCache
-from agents.pretraining.trainer import CropDataset
 from libra_gym.backbones import preprocess
 from libra_gym.counts import KERNELS
 from libra_gym.datasets import open_dataset
