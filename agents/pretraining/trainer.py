@@ -184,7 +184,7 @@ class Pretrainer:
             self._set_learning_rate(self.epoch + self.batch / batches)
             # Dropout and random actions depend on the place in the run alone, however often it was stopped.
             torch.manual_seed(int(np.random.SeedSequence((self.seed, self.epoch, self.batch)).generate_state(1)[0]))
-            self._total += self._learn(inputs, counts, valid)
+            self._total += self.accelerator.reduce(self._learn(inputs, counts, valid), "mean")
             self.batch += 1
             settled = self.accelerator.sync_gradients  # else gradients wait for more
             if progress is not None and settled and not self.agree(progress(self.batch / batches, self._mean_loss())):
