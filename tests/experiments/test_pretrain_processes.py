@@ -37,7 +37,7 @@ def root(tmp_path_factory):
 
 
 def launch(*arguments, status=0):
-    """What two processes print, and what they complain of."""
+    """What two processes print to standard output."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *map(str, arguments)]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == status, done.stderr
