@@ -110,6 +110,16 @@ class Head(nn.Module):
         counts, intervals = self.count(bank, readout)
         return score(counts, bank, intervals=intervals)
 
+    @classmethod
+    def of_layer(cls, weight: Tensor, bias: Tensor, quantizer: Quantizer) -> Head:
+        """A head that is one finished layer, such as the 1×1 convolution that a backbone was pre-trained with."""
+        kind: HeadKind = "regression" if len(weight) == 1 else "classification"
+        if kind == "classification" and len(weight) != quantizer.num_intervals:
+            raise LibraError(f"A layer of {len(weight)} intervals cannot be read by {quantizer.num_intervals}.")
+        head = cls(HeadSettings(kind=kind), weight.shape[1], quantizer)
+        head.layers[-1].load_state_dict({"weight": weight.flatten(1).float(), "bias": bias.float()})
+        return head
+
     def save(self, path: str | Path, about: dict[str, Any] | None = None) -> None:
         """Write the head as one safetensors file."""
         from safetensors.torch import save

@@ -28,6 +28,8 @@ from libra_gym.models import RELEASED, find_model
 STRIDE = 32
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+PRETRAINED = "libra_gym.backbone"
+"""Under this name a file that `libra pretrain` wrote says what is in it."""
 
 # Where the maps of strides 8, 16 and 32 are finished; for VGG these are the pooled conv3, conv4 and conv5.
 LEVELS: Mapping[str, tuple[str, str, str]] = {
@@ -235,7 +237,7 @@ def learnt_scale(weights: str | Path) -> float:
     try:
         with safe_open(str(path), framework="pt") as file:
             found = file.metadata() or {}
-        backbone, counter = (json.loads(found.get(f"libra_gym.{kind}", "{}")) for kind in ("backbone", "counter"))
+        backbone, counter = (json.loads(found.get(kind, "{}")) for kind in (PRETRAINED, "libra_gym.counter"))
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
         raise LibraError(f"{path} cannot be read as weights: {error}") from error
     says = backbone.get("settings", {}) | counter.get("weigher", {}).get("about", {})

@@ -26,7 +26,7 @@ from agents.pretraining.settings import PretrainSettings, Readout
 from agents.pretraining.stem import StemCache, Where
 from agents.pretraining.weighing import NEEDS_MODEL, Weighing
 from agents.state import load_optimizer_tensors, optimizer_tensors, under
-from libra_gym.backbones import Backbone, hash_weights, read_weights
+from libra_gym.backbones import PRETRAINED, Backbone, hash_weights, read_weights
 from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counter import Counter
 from libra_gym.counts import KERNELS
@@ -40,7 +40,6 @@ from libra_gym.metrics import Score, score
 from libra_gym.quantizer import Quantizer
 from libra_gym.workers import leave_signals
 
-FORMAT = "libra_gym.backbone"
 Weights = tuple[Tensor, ...] | list[Tensor]
 
 
@@ -349,7 +348,7 @@ class Pretrainer:
             **about,
         }
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        write_whole(path, save(plain, metadata={FORMAT: json.dumps(header)}))
+        write_whole(path, save(plain, metadata={PRETRAINED: json.dumps(header)}))
 
     def _save_model(self, path: Path, head: Weighing, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Backbone, scale and one-step head as a model that counts photos, for `libra count` and `libra release`."""

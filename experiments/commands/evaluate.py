@@ -38,7 +38,7 @@ class ReadoutName(str, Enum):
 def evaluate(
     context: typer.Context,
     model: Annotated[
-        Path, typer.Argument(help="The directory of a run (its best model), a model file, 'dense' or 'street'.")
+        Path, typer.Argument(help="A run of train or pretrain (its best model), a model file, 'dense' or 'street'.")
     ],
     bank: Annotated[
         str | None, typer.Option(help="A feature directory, a bank file, or a name such as 'demo'.")
@@ -53,6 +53,10 @@ def evaluate(
     readout: Annotated[
         ReadoutName, typer.Option(help="Bin means or middles; 'expectation' is for one-step classifiers.")
     ] = ReadoutName.mean,
+    one_step: Annotated[
+        bool,
+        typer.Option("--one-step", help="Count with the one-step head that the model's backbone was trained with."),
+    ] = False,
     json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the people and the count of each image to this file.")] = None,
     against: Annotated[
@@ -72,10 +76,11 @@ def evaluate(
     check_place(json)
     check_place(csv)
     others = None if against is None else read_counts(against)
-    counter, backbone = open_joined(model)
+    counter, backbone = open_joined(model, one_step=one_step)
     if readout is ReadoutName.expectation and not isinstance(counter, HeadCounter):
         raise LibraError(
-            "--readout expectation is for one-step classifiers; what an agent weighs is read as mean or middle."
+            "--readout expectation is for one-step classifiers; what an agent weighs is read as mean or middle, and "
+            "--one-step counts with the head of its backbone instead."
         )
     if backbone is not None and weights is not None:
         raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")

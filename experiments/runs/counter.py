@@ -10,16 +10,17 @@ from safetensors import SafetensorError, safe_open
 
 from agents.heads import FORMAT as HEAD_FORMAT
 from agents.heads import Head
+from agents.state import under
 from experiments.runs.config import RunConfig
 from experiments.runs.directory import RunDirectory
-from libra_gym.backbones import Backbone
+from libra_gym.backbones import PRETRAINED, Backbone, load_backbone, read_weights
 from libra_gym.bank import FeatureBank
 from libra_gym.counter import FORMAT as JOINED_FORMAT
 from libra_gym.counter import Counter as PhotoCounter
 from libra_gym.errors import LibraError
 from libra_gym.evaluation import evaluate
 from libra_gym.metrics import Score
-from libra_gym.models import RELEASED
+from libra_gym.models import RELEASED, find_model
 from libra_gym.quantizer import Quantizer
 from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher
@@ -35,15 +36,69 @@ class Counter(Protocol):
         ...
 
 
-def open_joined(model: str | Path) -> tuple[Counter, Backbone | None]:
-    """The counter of a run or model file; a file with its backbone in it, or a released model's name, gives both."""
+def open_joined(model: str | Path, *, one_step: bool = False) -> tuple[Counter, Backbone | None]:
+    """The counter of a run or model file, and its backbone where the file has that in it too.
+
+    A run or file of `libra pretrain` counts by the head that it trained. `one_step` takes such a head out of a model
+    that weighs, instead of its scale.
+    """
     path = Path(model)
-    if not (str(model) in RELEASED and not path.exists()) and _header(path, JOINED_FORMAT) is None:
-        return open_counter(path), None
-    joined = PhotoCounter.load(model)
+    if str(model) in RELEASED and not path.exists():
+        path = find_model(model)
+    elif path.is_dir() and _has_backbone(best := RunDirectory(path).model_path("best")):
+        path = best
+    if (says := _header(path, PRETRAINED)) is not None:
+        return _pretrained(path, says)
+    if _header(path, JOINED_FORMAT) is not None:
+        return _joined(path, one_step)
+    counter = open_counter(path)
+    if one_step and not isinstance(counter, HeadCounter):
+        raise LibraError(
+            f"{str(model)!r} has no one-step head; give a model of `libra release`, or a run of `libra pretrain`."
+        )
+    return counter, None
+
+
+def _has_backbone(file: Path) -> bool:
+    return any(_header(file, format) is not None for format in (PRETRAINED, JOINED_FORMAT))
+
+
+def _joined(path: Path, one_step: bool) -> tuple[Counter, Backbone]:
+    """Of a file with backbone, scale and, it may be, the one-step head that the backbone was trained with."""
+    joined = PhotoCounter.load(path)
+    weigher = joined.weigher
     # Stored in half precision, the backbone is another one than that which the scale was trained on, by a rounding.
-    joined.weigher.about["stored_weights"] = joined.backbone.weights_hash
-    return joined.weigher, joined.backbone
+    weigher.about["stored_weights"] = joined.backbone.weights_hash
+    if not one_step:
+        return weigher, joined.backbone
+    if weigher.quantizer is None:
+        raise LibraError(f"{str(path)!r} weighs real-valued counts; it has no intervals for a one-step head.")
+    return _head_in(path, weigher.quantizer, weigher.about), joined.backbone
+
+
+def _pretrained(path: Path, says: dict[str, Any]) -> tuple[Counter, Backbone]:
+    """Of a file of `libra pretrain`: backbone and head."""
+    backbone, settings = load_backbone(says["backbone"], str(path)), says["settings"]
+    about = {"backbone": backbone.name, "weights": backbone.weights_hash}
+    about |= {name: settings[name] for name in ("scale", "kernel")}
+    return _head_in(path, Quantizer.from_dict(says["quantizer"]), about), backbone
+
+
+def _head_in(path: Path, quantizer: Quantizer, about: dict[str, Any]) -> HeadCounter:
+    """The 1×1 convolution with which a backbone was pre-trained, as a head on its features."""
+    tensors = under("head.", read_weights(path))
+    layer = {name.removeprefix("layer."): tensor for name, tensor in tensors.items()}
+    if not layer:
+        raise LibraError(f"{str(path)!r} has no one-step head in it.")
+    if layer.keys() != {"weight", "bias"}:
+        raise LibraError(
+            f"The head in {str(path)!r} counts windows of several patches, which cannot be read patch by patch; "
+            "`libra pretrain` judges it after each epoch."
+        )
+    try:
+        return HeadCounter(Head.of_layer(layer["weight"], layer["bias"], quantizer), about)
+    except LibraError as error:
+        raise LibraError(f"The one-step head in {str(path)!r} is not of its scale's intervals: {error}") from None
 
 
 def open_counter(path: str | Path, which: str = "best") -> Counter:

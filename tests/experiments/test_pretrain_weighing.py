@@ -2,34 +2,20 @@
 
 import json
 
-import cv2
-import numpy as np
 import pytest
 import torch
-from pretrain_helpers import libra, rows
+from pretrain_helpers import draw_split_crowds, libra, make_model, rows
 from typer.testing import CliRunner
 
 from experiments.cli import app
 from libra_gym.counter import Counter
-from libra_gym.features import open_features
 
 SCALE = 1.5
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("crowd")
-    rng = np.random.default_rng(0)
-    for split, number in (("train", 6), ("validation", 5)):
-        (root / split).mkdir()
-        for k in range(number):
-            dots = rng.uniform(0, [90, 70], (5 * k, 2))
-            image = rng.integers(150, 256, (70, 90, 3), np.uint8)
-            for x, y in dots:
-                cv2.circle(image, (int(x), int(y)), 3, (20, 20, 20), -1)
-            cv2.imwrite(str(root / split / f"{k}.png"), image)
-            np.savetxt(root / split / f"{k}.csv", dots, delimiter=",", fmt="%.2f")
-    return root
+    return draw_split_crowds(tmp_path_factory.mktemp("crowd"))
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +25,7 @@ def data(root):
 
 @pytest.fixture(scope="module")
 def model(data, tmp_path_factory):
-    """A model made in the usual way: pre-training, features, agent, release."""
-    home = tmp_path_factory.mktemp("model")
-    backbone = ("--backbone", "mobilenet_v3_large")
-    libra(
-        "pretrain", *data, *backbone, "--weights", "random", "--train-from", "features.16", "--epochs", "1",
-        "--set", "crop=64", "--set", f"scale={SCALE}", "--device", "cpu", "--out", home / "backbone",
-    )  # fmt: skip
-    weights = home / "backbone" / "last.safetensors"
-    libra("features", *data, *backbone, "--weights", weights, "--workers", "0", "--out", home / "bank")
-    assert open_features(home / "bank").meta["scale"] == SCALE  # as the weights learnt
-    libra(
-        "train", "--bank", home / "bank", "--preset", "sparse", "--epochs", "1", "--set", "learning_starts=10",
-        "--set", "update_every=10", "--device", "cpu", "--out", home / "agent",
-    )  # fmt: skip
-    libra("release", home / "agent", "--weights", weights, "--dtype", "float32", "--out", home / "model.safetensors")
-    return home / "model.safetensors"
+    return make_model(data, tmp_path_factory.mktemp("model"), SCALE)
 
 
 def learn(data, model, out, *more):
