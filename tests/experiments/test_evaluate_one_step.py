@@ -55,6 +55,14 @@ def test_the_head_in_a_released_model_counts_as_it_did_beside_its_backbone(model
     assert weighed["mae"] != pytest.approx(within["mae"], rel=1e-5)
 
 
+def test_a_pretrained_file_has_figures_and_a_gallery(model, tmp_path):
+    backbone, bank = model.parent / "backbone" / "last.safetensors", model.parent / "bank"
+    libra("figures", backbone, "--bank", bank, "--out", tmp_path / "figures")
+    libra("gallery", backbone, "--bank", bank, "--cases", "1", "--out", tmp_path / "gallery")
+    assert {"counts.png", "intervals.png"} == {path.name for path in (tmp_path / "figures").iterdir()}
+    assert (tmp_path / "gallery" / "causes.png").exists()
+
+
 def test_a_bank_of_other_weights_is_refused(model, data):
     said = libra("evaluate", model.parent / "backbone" / "last.safetensors", "--bank", "demo", status=2)
     assert "make a bank with the model's own weights" in said
