@@ -91,14 +91,14 @@ def evaluate(
         place = str(check_device(device))
         eye = backbone or model_backbone(counter.about, weights, place)
         score = evaluate_photos(counter, dataset, root, split, eye.to(place), readout.value)
+    if json is not None:  # files first: whoever reads the table may stop before its end
+        score.save_json(json)
+    if csv is not None:
+        score.save_csv(csv)
     console = Console()
     console.print(score.table())
     if len(score.records) >= FEWEST_TO_GROUP:
         console.print(score.crowd_table())
-    if json is not None:
-        score.save_json(json)
-    if csv is not None:
-        score.save_csv(csv)
     if others is not None:
         assert against is not None
         console.print(compare(score, others).table(f"against {against.name}"))
