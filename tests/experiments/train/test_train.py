@@ -20,6 +20,7 @@ from experiments.runs.checkpoint import Checkpoint
 from experiments.runs.config import fit_quantizer, plan
 from libra_gym import LibraError, Quantizer
 from libra_gym.counter import Counter as PhotoCounter
+from libra_gym.metrics import Score
 from libra_gym.weigher import Weigher
 
 # ---------------------------------------------------------------------------------------------------- what a run keeps
@@ -56,6 +57,17 @@ def test_the_best_model_is_chosen_on_validation_and_evaluates_to_the_same_figure
     assert figures["mae"] == pytest.approx(float(best["validation/mae"]))
     assert Weigher.load(run / "best.safetensors").about["validation"]["epoch"] == int(best["rollout/epoch"])
     libra("evaluate", run / "best.safetensors", "--bank", bank, "--split", "test", "--readout", "middle")
+
+
+def test_files_of_an_evaluation_are_written_though_nobody_reads_its_table(bank, whole, tmp_path, monkeypatch):
+    def stop_reading(_):
+        raise RuntimeError("nobody reads on")
+
+    monkeypatch.setattr(Score, "table", stop_reading)
+    files = {"--csv": tmp_path / "counts.csv", "--json": tmp_path / "figures.json"}
+    with pytest.raises(RuntimeError, match="nobody"):
+        libra("evaluate", whole, "--bank", bank, *(word for option in files.items() for word in option))
+    assert all(path.stat().st_size for path in files.values())
 
 
 def test_nothing_of_the_validation_photos_shows_in_the_intervals(tmp_path):
