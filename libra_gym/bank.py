@@ -201,8 +201,9 @@ class FeatureBank:
     def split(self, name: str) -> FeatureBank:
         """The images of one split, or of several joined by `+`, with this bank's quantizer.
 
-        `train:1/5` is the first of five shares of the split `train`, `train:-1/5` all but that (`splits`). Of a
-        division such as the folds of UCF_CC_50, the quantizer is fitted to that division's training images.
+        `train:1/5` is the first of five shares of the split `train`, `train:-1/5` all but that, and `train:-IMG_8` all
+        but that photo (`splits`). Of a division such as the folds of UCF_CC_50, the quantizer is fitted to that
+        division's training images.
         """
         found = {each: self._images_of(each) for each in name.split("+")}
         if not any(found.values()):

@@ -1,8 +1,10 @@
-"""Names of splits: several joined by `+`, and shares of them for cross-validation.
+"""Names of splits: several joined by `+`, shares of them for cross-validation, and photos left out.
 
 `train:1/5` is the first of five shares of the photos of `train`, and `train:-1/5` is all of `train` but that. A photo's
 share is told by its place in an order of all of them by a hash of their names, so that the same photos are shared out
 alike in every bank, data set and run; where one is missing, shares are others.
+
+`train:-IMG_108,IMG_202` is all of `train` but these photos, such as those whose dots are wrong.
 """
 
 from __future__ import annotations
@@ -29,10 +31,21 @@ class Part:
     of: int = 1
     but: bool = False
     """All but that share."""
+    without: frozenset[str] = frozenset()
+    """Photos that are left out, by their names or the last part of them: `IMG_108` is `train/IMG_108`."""
 
     def pick(self, names: Iterable[str]) -> set[str]:
         """Those of the split's photos that belong to this part; shares differ by one photo at most."""
-        ranked = by_hash(set(names))
+        photos = set(names)
+        if self.without:
+            called = {name: {photo for photo in photos if f"/{photo}".endswith(f"/{name}")} for name in self.without}
+            if photos and (unknown := sorted(name for name, found in called.items() if not found)):
+                raise LibraError(
+                    f"There is no photo {unknown[0]!r} in the split {self.split!r} to leave out; its photos are called "
+                    f"{', '.join(sorted(photos)[:3])} and so on."
+                )
+            return photos.difference(*called.values())
+        ranked = by_hash(photos)
         return {name for i, name in enumerate(ranked) if (i % self.of == self.number - 1) != self.but}
 
 
@@ -47,17 +60,19 @@ def part(name: str) -> Part:
     if not colon:
         return Part(name, split)
     found = _SHARE.fullmatch(share)
+    if found is None and share.startswith("-") and all(without := share[1:].split(",")):
+        return Part(name, split, without=frozenset(without))
     number, of = (int(found["number"]), int(found["of"])) if found else (0, 0)
     if found is None or not 1 <= number <= of or of < 2:
         raise LibraError(
             f"There is no share {share!r} of a split; {split + ':1/5'!r} is the first of five shares of its photos, "
-            f"and {split + ':-1/5'!r} all but that."
+            f"{split + ':-1/5'!r} all but that, and {split + ':-NAME,NAME'!r} all but these photos."
         )
     return Part(name, split, number, of, bool(found["but"]))
 
 
 def is_training(name: str) -> bool:
-    """Whether photos are there to learn from, going by the name: `train`, `fold1-train`, `train:-1/5`."""
+    """Whether photos are there to learn from, by the name: `train`, `fold1-train`, `train:-1/5`, `train:-IMG_108`."""
     split, _, share = name.partition(":")
     return split.endswith("train") and (not share or share.startswith("-"))
 

@@ -41,7 +41,8 @@ class Photo:
 class CrowdDataset(ABC):
     """Named splits of photos.
 
-    Splits can be joined by a plus sign, as in ``train+validation``, and shared out, as in ``train:1/5``.
+    Splits can be joined by a plus sign, as in ``train+validation``, shared out, as in ``train:1/5``, and go without
+    some of their photos, as in ``train:-IMG_108``.
     """
 
     name: str

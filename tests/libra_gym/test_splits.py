@@ -32,10 +32,21 @@ def test_names_are_read():
     assert [is_training(name) for name in ("validation", "train:1/5", "test:-1/5")] == [False] * 3
 
 
-@pytest.mark.parametrize("share", ["", "1", "0/5", "6/5", "1/1", "a/b", "1/5/2", "1:5", "--1/5"])
+@pytest.mark.parametrize("share", ["", "1", "0/5", "6/5", "1/1", "a/b", "1/5/2", "1:5", "-", "-IMG_1,"])
 def test_a_share_that_cannot_be_is_refused(share):
     with pytest.raises(LibraError, match=r"There is no share .* 'train:1/5' is the first of five"):
         part(f"train:{share}")
+
+
+def test_photos_are_left_out_by_name():
+    most = part("fold1-train:-34,37")
+    assert (most.split, most.without) == ("fold1-train", {"34", "37"})
+    assert most.pick(["34", "35", "36", "37"]) == {"35", "36"}
+    assert part("train:-IMG_8,train/IMG_9").pick([f"train/IMG_{k}" for k in (8, 9, 18)]) == {"train/IMG_18"}
+    assert is_training("fold1-train:-34,37")
+    assert not is_training("test:-34")
+    with pytest.raises(LibraError, match=r"no photo '37' in the split 'fold1-train' .* called 34, 35, 36 "):
+        most.pick(["34", "35", "36"])
 
 
 def bank_of(names, split="train"):
@@ -61,10 +72,19 @@ def test_a_bank_shares_out_its_photos_with_all_their_views():
         bank.split("train:9/9")
 
 
+def test_a_bank_leaves_out_photos_with_all_their_views():
+    bank = bank_of([f"{photo}#{view}" for photo in "abc" for view in ("full", "mirror")])
+    assert [image.name for image in bank.split("train:-a,c").images] == ["b#full", "b#mirror"]
+    with pytest.raises(LibraError, match="no split 'train:-a,b,c'"):  # nothing is left
+        bank.split("train:-a,b,c")
+
+
 def test_a_split_that_is_called_so_comes_first():
     """Of a bank that was made of a share, that share is all there is; names with a colon were always allowed."""
     bank = bank_of("abc", split="train:1/3")
     assert bank.split("train:1/3") is bank
+    named = bank_of("abc", split="train:-a")
+    assert named.split("train:-a") is named
     odd = bank_of("abc", split="camera:north")
     assert odd.split("camera:north") is odd
 
@@ -76,6 +96,9 @@ def test_a_share_of_a_fold():
     bank = replace(bank_of("abcde", split="all"), divide=divide)
     assert len(bank.split("fold1-train:1/2").images) == 2
     assert {image.name for image in bank.split("fold1-train:1/2+fold1-train:2/2").images} == set("bcde")
+    assert {image.name for image in bank.split("fold1-train:-b,d").images} == set("ce")
+    with pytest.raises(LibraError, match="no photo 'a' in the split 'fold1-train'"):
+        bank.split("fold1-train:-a")
 
 
 def test_a_data_set_shares_out_its_photos_as_its_bank_does(tmp_path):
@@ -91,3 +114,6 @@ def test_a_data_set_shares_out_its_photos_as_its_bank_does(tmp_path):
     assert judged == [image.name for image in bank_of(whole, split="all").split("all:2/5").images]
     with pytest.raises(LibraError, match="12 photos, too few for 'all:20/20'"):
         data.photos("all:20/20")
+    assert [photo.name for photo in data.photos("all:-c.png,l.png")] == [name for name in whole if name[0] not in "cl"]
+    with pytest.raises(LibraError, match="no photo 'z' in the split 'all' to leave out"):
+        data.photos("all:-c.png,z")
