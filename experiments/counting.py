@@ -67,9 +67,19 @@ def _in_folder(folder: Path) -> list[Path]:
     Pictures that an earlier `--overlay` put beside their photos are left out.
     """
     known = PHOTO_SUFFIXES + VIDEO_SUFFIXES + UNREAD_SUFFIXES
-    there = [file for file in folder.iterdir() if file.suffix.lower() in known and not file.is_dir()]
+    try:
+        there = [file for file in folder.iterdir() if file.suffix.lower() in known and not os.path.isdir(file)]
+    except OSError:  # the folder itself will be told as an error
+        return []
     stems = {file.stem for file in there}
     return sorted(file for file in there if not ((made := _OVERLAY.fullmatch(file.name)) and made["stem"] in stems))
+
+
+def _check_readable(folder: Path) -> None:
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        raise LibraError(f"This folder cannot be read ({error.strerror}).") from None
 
 
 def parse_region(text: str) -> Region:
@@ -115,7 +125,8 @@ class Session:
 
     def _file(self, path: Path, bar: Progress) -> None:
         try:
-            if path.is_dir():
+            if os.path.isdir(path):
+                _check_readable(path)
                 raise LibraError("There is neither a photo nor a video in this folder.")
             if path.suffix.lower() in VIDEO_SUFFIXES:
                 self._video(path, bar)

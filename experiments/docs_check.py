@@ -38,6 +38,7 @@ ADDITIONS: Mapping[str, str] = {
 """How a command begins, and what is put behind it so that it takes seconds."""
 
 NOT_RUN: Mapping[str, str] = {
+    "pip install --constraint constraints.txt .": "what runs this is installed already; `make test` installs it so",
     "make demo": "makes .venv; tests/experiments/test_cli.py runs `libra demo`",
     "make test": "makes .venv and runs for minutes; .ci/run runs it",
     "libra bench": "measures for minutes; tests/experiments/test_cli.py runs a part of it",

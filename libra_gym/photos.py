@@ -6,6 +6,7 @@ Photos of data sets are read by `libra_gym.datasets.images`, which leaves the pi
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ UNREAD_SUFFIXES = (".arw", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".nef")
 MOST_PIXELS = 1 << 30
 """OpenCV decodes no more."""
 
+_UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+"""What Pillow raises for files that are damaged."""
+
 
 def read_photo(path: Path | str) -> Pixels:
     """The photo as RGB: turned as its EXIF says, what is transparent on white, 16 bits cut to 8, grey made colour.
@@ -61,7 +65,7 @@ def read_photo(path: Path | str) -> Pixels:
         if not is_jpeg(data) and _is_transparent(data):
             return _on_white(data)
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
-    except (OSError, cv2.error, Image.DecompressionBombError) as error:
+    except (*_UNDECODABLE, cv2.error, Image.DecompressionBombError) as error:
         raise LibraError(f"The photo {path} cannot be decoded ({_first_line(error)}); get this file again.") from error
     if image is None:
         raise LibraError(f"The photo {path} is damaged or of an unknown kind; get it again, or save it as JPEG or PNG.")
@@ -176,7 +180,7 @@ def _is_transparent(data: bytes) -> bool:
         with _large_photos_allowed(), Image.open(io.BytesIO(data)) as picture:
             deep = picture.mode.startswith("I")  # 16 bits of grey, which Pillow would clip; OpenCV cuts them to 8
             return picture.has_transparency_data and not deep
-    except (OSError, SyntaxError):  # not known to Pillow, which does not mean that OpenCV does not know it
+    except _UNDECODABLE:  # not known to Pillow, which does not mean that OpenCV does not know it
         return False
 
 

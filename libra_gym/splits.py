@@ -38,7 +38,7 @@ class Part:
         """Those of the split's photos that belong to this part; shares differ by one photo at most."""
         photos = set(names)
         if self.without:
-            called = {name: {photo for photo in photos if f"/{photo}".endswith(f"/{name}")} for name in self.without}
+            called = {name: {photo for photo in photos if is_called(photo, name)} for name in self.without}
             if photos and (unknown := sorted(name for name, found in called.items() if not found)):
                 raise LibraError(
                     f"There is no photo {unknown[0]!r} in the split {self.split!r} to leave out; its photos are called "
@@ -79,7 +79,25 @@ def is_training(name: str) -> bool:
 
 def may_train(name: str) -> bool:
     """Whether photos are there to learn from, or may be once they are divided, as UCF_CC_50's `all` is into folds."""
-    return is_training(name) or name == "all"
+    return is_training(name) or left_out(name)[0] == "all"
+
+
+def left_out(split: str) -> tuple[str, set[str]]:
+    """The split's name without the photos that it leaves out, and their names."""
+    kept: list[str] = []
+    names: set[str] = set()
+    for each in split.split("+"):
+        whole, _, share = each.partition(":")
+        if share.startswith("-") and _SHARE.fullmatch(share) is None:
+            names.update(share[1:].split(","))
+            each = whole
+        kept.append(each)
+    return "+".join(kept), names
+
+
+def is_called(photo: str, name: str) -> bool:
+    """Whether a photo has this name, or its name ends with it: `train/IMG_8` is called `IMG_8`."""
+    return f"/{photo}".endswith(f"/{name}")
 
 
 def by_hash(names: Iterable[str]) -> list[str]:

@@ -282,9 +282,11 @@ def fill_head(head: PatchHead, given: Mapping[str, Tensor], origin: str) -> None
     own = head.state_dict()
     if not renamed:
         raise LibraError(f"{origin} has no head to begin with; give it as --weights, and the head begins anew")
-    if renamed.keys() != own.keys():
+    regresses = [len(layer["layer.bias"]) == 1 for layer in (renamed, own) if "layer.bias" in layer]
+    if renamed.keys() != own.keys() or len(set(regresses)) > 1:
         raise LibraError(
-            f"{origin} has a head of another method than {type(head).__name__}; leave it out with --weights"
+            f"{origin} has a head of another method than {type(head).__name__}; take a file with that one's, or "
+            "give it as --weights alone, and the head begins anew"
         )
     for key, tensor in own.items():
         source = renamed[key]

@@ -92,6 +92,8 @@ class PretrainSettings:
             raise LibraError("Integer bins count hard points; set kernel=points with bins=integer.")
         if self.crop < STRIDE or self.crop % STRIDE:
             raise LibraError(f"A crop's side must be a multiple of {STRIDE}; got {self.crop}.")
+        if self.method == "weighing" and self.bins != "log":
+            raise LibraError("The intervals of 'weighing' are those of the model; leave bins out.")
         low, high = self.scales
         if low > high:
             raise LibraError(f"scales must be two ascending factors; got {list(self.scales)}.")

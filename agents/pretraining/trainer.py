@@ -101,6 +101,7 @@ class Pretrainer:
         single = self.accelerator.device.type == "cpu" and self.accelerator.mixed_precision == "no"
         self.layout = torch.contiguous_format if single else torch.channels_last
         trunk.to(memory_format=self.layout)
+        cells = self._make_cells(trunk) if settings.cell_loss > 0 else None
         learning = any(True for _ in stem.parameters())
         self.cache = StemCache(
             stem,
@@ -112,7 +113,7 @@ class Pretrainer:
             self.accelerator.device,
         )
         self.crops = CropDataset(self.training, settings, self.cache, seed)
-        self.counter = PatchCounter(trunk, head, self._make_cells(trunk) if settings.cell_loss > 0 else None)
+        self.counter = PatchCounter(trunk, head, cells)
         heads = [weight for name, weight in self.counter.named_parameters() if not name.startswith("trunk.")]
         groups = [
             {"params": list(trunk.parameters()), "lr": settings.learning_rate},
@@ -141,7 +142,13 @@ class Pretrainer:
         if settings.method == "weighing":
             if init is None:
                 raise LibraError(NEEDS_MODEL)
-            return Weighing.load(init, one_step, settings.epsilon, settings.reach)
+            weighing = Weighing.load(init, one_step, settings.epsilon, settings.reach)
+            if (expected := weighing.network.settings.channels) != channels:
+                raise LibraError(
+                    f"The scale of {init} weighs {expected} features, but the backbone {self.backbone.name!r} has "
+                    f"{channels}; give --backbone as the model has it."
+                )
+            return weighing
         counts = np.concatenate([self._view(scene).integrate(scene.density).ravel() for scene in self.training])
         if settings.bins == "log":
             quantizer = Quantizer.fit_log(counts, readout="mean")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +27,7 @@ FEWEST_TO_GROUP = 8
 """Fewer images than this are not grouped by the size of their crowds."""
 
 
-class ReadoutName(str, Enum):
+class ReadoutName(StrEnum):
     """What an interval counts for."""
 
     mean = "mean"

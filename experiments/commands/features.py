@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -31,21 +31,21 @@ app = typer.Typer(
 console = Console()
 
 
-class Crops(str, Enum):
+class Crops(StrEnum):
     """What is taken from a training photo."""
 
     none = "none"
     paper = "paper"
 
 
-class Storage(str, Enum):
+class Storage(StrEnum):
     """How features are stored."""
 
     fp16 = "fp16"
     fp32 = "fp32"
 
 
-class Precision(str, Enum):
+class Precision(StrEnum):
     """In what numbers the backbone computes."""
 
     fp32 = "fp32"

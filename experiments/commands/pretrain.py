@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from libra_gym.errors import LibraError
 from libra_gym.workers import default_workers
 
 
-class Method(str, Enum):
+class Method(StrEnum):
     """What the backbone learns to do."""
 
     bcnet = "bcnet"
@@ -24,7 +24,7 @@ class Method(str, Enum):
     weighing = "weighing"
 
 
-class Cache(str, Enum):
+class Cache(StrEnum):
     """Where the frozen layers' maps are kept."""
 
     disk = "disk"
@@ -32,7 +32,7 @@ class Cache(str, Enum):
     none = "none"
 
 
-class Precision(str, Enum):
+class Precision(StrEnum):
     """In what numbers the backbone computes."""
 
     auto = "auto"
@@ -96,12 +96,12 @@ def pretrain(
     from agents.pretraining import pretrain_settings
     from agents.pretraining.weighing import NEEDS_MODEL
     from agents.registry import parse_changes
-    from experiments.commands.sources import parse_source, refuse_idle
+    from experiments.commands.sources import given, parse_source, refuse_idle
     from experiments.commands.train import check_epochs, refuse_others
     from experiments.runs.directory import RunDirectory, command_line
     from experiments.runs.pretraining import PretrainConfig, make_accelerator, new_wandb_id, prepare
     from experiments.runs.pretraining import pretrain as pretrain_run
-    from libra_gym.backbones import weights_file
+    from libra_gym.backbones import learnt_scale, weights_file
     from libra_gym.counter import Counter
 
     if resume is not None:
@@ -124,17 +124,19 @@ def pretrain(
             refuse_idle(context, "limits a cache, and --cache is none", "cache_gb")
         run = RunDirectory(out, "pretrain")
         changes = parse_changes(change or ())
-        if epochs is not None:
-            changes["epochs"] = epochs
-        if train_from is not None:
-            changes["train_from"] = train_from
-        if method is Method.weighing and init is not None and "scale" not in changes:
-            changes["scale"] = Counter.load(init).scale
+        typed = {"method": method.value, "epochs": epochs, "train_from": train_from}
+        if twice := [name for name in typed if name in changes and (name == "method" or typed[name] is not None)]:
+            option = "--" + twice[0].replace("_", "-")
+            raise LibraError(f"--set {twice[0]}=… says what {option} says; leave it out.")
+        changes |= {name: value for name, value in typed.items() if value is not None and name != "method"}
+        changes.setdefault("scale", learnt_scale(init or weights))  # photos keep the size that they learnt from
         settings = pretrain_settings(method.value, preset, changes)
         others = [parse_source(text, "--also") for text in also or ()]
         start = weights if init is None or (settings.method == "weighing" and weights != "imagenet") else init
         if start not in ("imagenet", "random"):
             start = str(weights_file(start).absolute())
+        if method is Method.weighing and init is not None and not given(context, "backbone"):
+            backbone = Counter.load(init).backbone.name
         config = PretrainConfig(
             settings=settings.to_dict(),
             preset=preset,
@@ -148,7 +150,7 @@ def pretrain(
             seed=seed,
             device=device,
             cache=cache.value,
-            cache_dir=str((cache_dir or out / "stem").absolute()),
+            cache_dir="stem" if cache_dir is None else str(cache_dir.absolute()),
             cache_gb=cache_gb,
             workers=workers,
             wandb=new_wandb_id() if wandb else None,
@@ -159,7 +161,7 @@ def pretrain(
     console = Console(quiet=not accelerator.is_main_process)
     if resume is None and accelerator.is_main_process:
         run.check_free()
-    trainer = prepare(config, accelerator, console)
+    trainer = prepare(config, accelerator, console, run.path)
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()  # for the run's directory
         pretrain_run(run, config, trainer, console)
@@ -167,7 +169,12 @@ def pretrain(
     with run.held():
         run.begin(config, command_line())
         accelerator.wait_for_everyone()
-        trained = pretrain_run(run, config, trainer, console)
+        try:
+            trained = pretrain_run(run, config, trainer, console)
+        except Exception:
+            if resume is None:
+                run.forget_unlearnt()
+            raise
     console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)
     if not trained.finished:
         again = f", by {accelerator.num_processes} processes as before," if accelerator.num_processes > 1 else ""

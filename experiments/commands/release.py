@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from libra_gym.weigher import Weigher
 
 
-class StoredAs(str, Enum):
+class StoredAs(StrEnum):
     """How weights are stored; they are always computed with in single precision."""
 
     float16 = "float16"
@@ -68,6 +68,10 @@ def release(
     if out.resolve().parent == run.resolve():
         raise LibraError(f"{str(out)!r} is among the files of the run itself; give another --out.")
     check_place(out)
+    if out.suffix != ".safetensors":
+        raise LibraError(
+            f"A model file's name ends with .safetensors, which {str(out)!r} does not; give another --out."
+        )
     if dataset is None:
         refuse_idle(context, "is for counting photos with the file (--dataset)", "root", "split")
     notes = {} if card is None else read_notes(card)

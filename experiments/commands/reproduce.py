@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterable
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +26,7 @@ METHODS = ("bcnet", "tasselnetv2")
 """Pre-trainings that the paper's rows are built on."""
 
 
-class TableName(str, Enum):
+class TableName(StrEnum):
     """The paper's tables."""
 
     sota = "sota"
@@ -40,14 +40,14 @@ class TableName(str, Enum):
     speed = "speed"
 
 
-class BudgetName(str, Enum):
+class BudgetName(StrEnum):
     """How long to train."""
 
     small = "small"
     full = "full"
 
 
-class PrecisionName(str, Enum):
+class PrecisionName(StrEnum):
     """In what numbers a backbone computes."""
 
     fp32 = "fp32"

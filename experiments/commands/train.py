@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,8 +102,8 @@ def train(
         try:
             trained = train_run(run, config, console)
         except Exception:
-            if resume is None and not run.checkpoint_path.exists() and not any(run.path.glob("last.*")):
-                shutil.rmtree(run.path, ignore_errors=True)  # nothing was learnt: the command may be tried again
+            if resume is None:
+                run.forget_unlearnt()
             raise
     if trained.best_epoch > 0:
         console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)

@@ -20,6 +20,7 @@ from libra_gym.errors import LibraError
 from libra_gym.models import RELEASED
 from libra_gym.network import NetworkSettings
 from libra_gym.quantizer import Quantizer
+from libra_gym.splits import is_called, left_out
 from libra_gym.task import WeighingTask
 
 _OTHER_LOOP = {"train_freq", "gradient_steps", "target_update_interval", "exploration_fraction"}
@@ -100,7 +101,7 @@ class RunConfig:
     def open_bank(self) -> tuple[FeatureBank, FeatureBank]:
         """The training and the validation bank, after a check that they are still the same."""
         bank = load_bank(self.bank)
-        more = _training_parts(self.also, self.train_split)
+        more = _training_parts(self.also, self.train_split, bank)
         if _fingerprints(bank, more) != self.fingerprint:
             names = ", ".join(repr(name) for name in (self.bank, *self.also))
             raise LibraError(f"Bank {names} has changed since the run began; bring it back, or start a new run.")
@@ -137,7 +138,7 @@ def plan(
         )
     settings = algorithm.preset(preset, changes)
     opened = load_bank(bank)
-    more = _training_parts(also, train_split)
+    more = _training_parts(also, train_split, opened)
     own = opened.split(train_split)
     _keep_apart(opened.split(validation_split), own, more)
     training = own.join(*more)
@@ -206,9 +207,21 @@ def _place(bank: str) -> str:
     return bank if bank in bank_names() else str(Path(bank).resolve())
 
 
-def _training_parts(banks: Sequence[str], split: str) -> list[FeatureBank]:
-    """Of each bank the run's training split; where it has none of that name, as a whole set beside a fold, its own."""
-    return [_training_part(load_bank(name), split) for name in banks]
+def _training_parts(banks: Sequence[str], split: str, first: FeatureBank) -> list[FeatureBank]:
+    """Of each bank the run's training split; where it has none of that name, as a whole set beside a fold, its own.
+
+    Photos that the split leaves out by name are left out of other banks of the same data set too.
+    """
+    whole, names = left_out(split)
+    dataset = first.meta.get("dataset")
+    found = []
+    for bank in map(load_bank, banks):
+        part = _training_part(bank, whole)
+        if dataset is not None and bank.meta.get("dataset") == dataset:
+            images = enumerate(part.images)
+            part = part.select(i for i, image in images if not any(is_called(image.photo, name) for name in names))
+        found.append(part)
+    return found
 
 
 def _training_part(bank: FeatureBank, split: str) -> FeatureBank:

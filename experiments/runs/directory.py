@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -92,6 +93,11 @@ class RunDirectory:
             file.write(shlex.join(command) + "\n")
         write_whole(self.config_path, _json(config.to_dict()))
 
+    def forget_unlearnt(self) -> None:
+        """Remove a run that failed before it learnt anything, so that its command may be tried again."""
+        if not self.checkpoint_path.exists() and not any(self.path.glob("last.*")):
+            shutil.rmtree(self.path, ignore_errors=True)
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -108,7 +114,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def versions() -> dict[str, str]:
     """Of Python, the platform and the packages that decide results."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for package in PACKAGES:
         try:
             found[package] = version(package)

@@ -90,8 +90,11 @@ def make_accelerator(device: str, accumulate: int, precision: str = "auto") -> A
     return Accelerator(cpu=cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulate)
 
 
-def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console) -> Pretrainer:
-    """Read photos and weights; what is wrong with the settings shows here, before anything is written."""
+def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console, home: Path) -> Pretrainer:
+    """Read photos and weights; what is wrong with the settings shows here, before anything is written.
+
+    A cache directory that is not absolute is in `home`, the run's directory, which may have been moved.
+    """
     with console.status("reading photos and dots"):
         dataset = open_dataset(config.dataset, None if config.root is None else Path(config.root))
         return Pretrainer(
@@ -105,7 +108,7 @@ def prepare(config: PretrainConfig, accelerator: Accelerator, console: Console) 
             init=None if config.init is None else Path(config.init),
             one_step=Path(config.weights) if Path(config.weights).is_file() else None,
             where=config.cache,  # type: ignore[arg-type]  # the command checks it
-            cache_directory=Path(config.cache_dir),
+            cache_directory=home / config.cache_dir,
             cache_bytes=config.cache_gb * 1e9,
             accelerator=accelerator,
             workers=config.workers,

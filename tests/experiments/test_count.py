@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import shutil
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -191,6 +193,28 @@ def test_an_empty_folder_is_an_error(tmp_path, model):
     done = libra("count", tmp_path, "--model", model, "--json")
     assert done.exit_code == 1
     assert "folder" in json.loads(done.stdout)[0]["error"]
+
+
+def test_what_cannot_be_opened_does_not_stop_the_others(folder, model, tmp_path, monkeypatch):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+
+    def refusing(listing):
+        def lists(path="."):
+            if str(path) == str(closed):
+                raise PermissionError(13, "Permission denied", str(path))
+            return listing(path)
+
+        return lists
+
+    monkeypatch.setattr(Path, "iterdir", refusing(Path.iterdir))
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir))
+    done = libra("count", folder / "1.jpg", closed, "x" * 300 + ".jpg", "--model", model, "--json")
+    assert done.exit_code == 1
+    first, second, third = json.loads(done.stdout)
+    assert first["count"] >= 0
+    assert second["error"] == "This folder cannot be read (Permission denied)."
+    assert "too long" in third["error"]
 
 
 def test_what_was_counted_before_ctrl_c_is_printed(folder, model, monkeypatch):
@@ -398,6 +422,7 @@ def test_a_patch_is_told_in_pixels_of_the_photo_before_it_was_shrunk(folder, mod
         (("evaluate", "dense", "--dataset", "folder", "--root", ".", "--device", "cuda9"), "no device 'cuda9'"),
         (("bench", "--only", "counts", "--out", "."), "is a directory"),
         (("release", "run", "--out", "nowhere/model.safetensors"), "no directory 'nowhere'"),
+        (("release", "run", "--out", "model.bin"), "ends with .safetensors, which 'model.bin' does not"),
         (("features", "--dataset", "folder", "--root", "nowhere", "--out", "bank"), "nowhere"),
         (("features", "--mirror", "verify", "bank"), "--mirror is not for `libra features verify`"),
         (("reproduce", "speed", "--seeds", "2", "--weights", "random", "--out", "tables"), "--seeds is not for"),

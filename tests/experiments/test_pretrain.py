@@ -30,6 +30,12 @@ def begin(root, out, *more):
     return pretraining_of(root, out, "--epochs", str(EPOCHS), *more)
 
 
+def untyped(command, *options):
+    """A command without these options and their values."""
+    given = iter(command)
+    return [text for text in given if text not in options or not next(given)]
+
+
 @pytest.fixture(scope="module")
 def whole(root, tmp_path_factory):
     """A run that nothing disturbed."""
@@ -162,6 +168,36 @@ def test_another_data_set_is_learnt_from_too_and_again_when_the_run_goes_on(root
     assert about["data"]["also"] == ["folder:validation"]
 
 
+def test_photos_keep_the_size_that_the_weights_learnt_from(root, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    libra(*pretraining_of(root, first, "--epochs", "1", "--set", "scale=1.5", "--cache", "none"))
+    going_on = pretraining_of(root, second, "--epochs", "1", "--init", first / "last.safetensors", "--cache", "none")
+    libra(*untyped(going_on, "--weights"))
+    assert json.loads((second / "config.json").read_text())["settings"]["scale"] == 1.5
+
+
+def test_a_run_that_fails_before_it_learns_may_be_tried_again(root, tmp_path, monkeypatch):
+    from agents.pretraining import Pretrainer
+
+    def fail(self):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Pretrainer, "evaluate", fail)
+        with pytest.raises(AssertionError):
+            libra(*begin(root, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_moved_run_finds_its_cache(root, tmp_path):
+    libra(*begin(root, tmp_path / "run", "--epochs", "1"))
+    cached = sorted(path.name for path in (tmp_path / "run" / "stem").iterdir())
+    (tmp_path / "run").rename(tmp_path / "moved")
+    libra("pretrain", "--resume", tmp_path / "moved", "--epochs", "2")
+    assert not (tmp_path / "run").exists()
+    assert sorted(path.name for path in (tmp_path / "moved" / "stem").iterdir()) == cached
+
+
 def test_a_finished_run_is_left_alone(root, whole):
     assert "holds a run already" in libra(*begin(root, whole), status=2)
 
@@ -192,4 +228,14 @@ def test_mistakes_are_named(root, tmp_path, whole):
     assert "crowded is 1.5, but it must be" in libra(*begin(root, tmp_path / "e"), "--set", "crowded=1.5", status=2)
     assert "names no data set" in libra(*begin(root, tmp_path / "f"), "--also", "folder", status=2)
     assert "judged by" in libra(*begin(root, tmp_path / "f"), "--also", f"folder:all={root}", status=2)
+    twice = "leave it out"
+    assert twice in libra(*begin(root, tmp_path / "g"), "--set", "epochs=20", status=2)
+    assert twice in libra(*begin(root, tmp_path / "g"), "--set", "method=regression", status=2)
+    assert twice in libra(*begin(root, tmp_path / "g"), "--set", "train_from=conv1_1", status=2)
+    cells = ("--method", "classification", "--set", "cell_loss=0.5")
+    frozen = untyped(begin(root, tmp_path / "g"), "--train-from")
+    assert "cell_loss needs a backbone that learns" in libra(*frozen, *cells, status=2)
+    assert not (tmp_path / "g").exists()  # so that the corrected command may be run
+    another = ("--method", "regression", "--init", whole / "best.safetensors")
+    assert "head of another method" in libra(*untyped(frozen, "--weights"), *another, status=2)
     assert "no device 'tpu'" in libra(*begin(root, tmp_path / "c"), "--device", "tpu", status=2)

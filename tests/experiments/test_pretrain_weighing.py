@@ -118,10 +118,19 @@ def test_another_backbone_may_be_put_under_the_scale(data, model, run, tmp_path)
     assert config["init"] == str(model)
 
 
+def test_the_backbone_is_the_models(data, model, tmp_path):
+    command = list(learn(data, model, tmp_path / "run", "--epochs", "1"))
+    place = command.index("--backbone")
+    libra(*command[:place], *command[place + 2 :])
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["backbone"] == "mobilenet_v3_large"
+
+
 def test_mistakes_are_named(data, model, run, tmp_path):
     out = tmp_path / "run"
     command = [part for part in learn(data, model, out) if part not in ("--init", model)]
     assert "give it as --init" in libra(*command, "--weights", "random", status=2)
     assert "epsilon is 2, but it must be" in libra(*learn(data, model, out), "--set", "epsilon=2", status=2)
-    assert "leave out --weights" in libra("release", run, "--weights", model, "--out", out, status=2)
+    integers = ("--set", "bins=integer", "--set", "kernel=points")
+    assert "leave bins out" in libra(*learn(data, model, out), *integers, status=2)
+    assert "leave out --weights" in libra("release", run, "--weights", model, "--out", f"{out}.safetensors", status=2)
     assert not out.exists()

@@ -5,7 +5,7 @@ import io
 import cv2
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 
 from libra_gym.errors import LibraError
 from libra_gym.photos import Video, crop, limit_side, read_photo
@@ -116,6 +116,24 @@ def test_half_a_file_is_an_error_that_names_it(tmp_path, scene, kind, transparen
     path.write_bytes(data.getvalue()[: len(data.getvalue()) // 2])
     with pytest.raises(LibraError, match=r"half\.img"):
         read_photo(path)
+
+
+def test_a_damaged_transparent_photo_is_an_error_that_names_it(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (300, 300, 4), np.uint8)  # several chunks
+    data = io.BytesIO()
+    Image.fromarray(noise).save(data, "PNG")
+    path = tmp_path / "zeros.png"
+    half = len(data.getvalue()) // 2
+    path.write_bytes(data.getvalue()[:half] + bytes(half))
+    with pytest.raises(LibraError, match=r"zeros\.png"):
+        read_photo(path)
+
+
+def test_a_long_text_in_a_photo_does_no_harm(tmp_path, scene):
+    text = PngImagePlugin.PngInfo()
+    text.add_text("comment", "a" * (1 << 21), zip=True)
+    path = written(tmp_path, Image.fromarray(scene), "PNG", pnginfo=text)
+    np.testing.assert_array_equal(read_photo(path), scene)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a photo", None])

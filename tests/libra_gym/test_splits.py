@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.datasets import open_dataset
 from libra_gym.errors import LibraError
-from libra_gym.splits import is_training, part, parts
+from libra_gym.splits import is_training, left_out, may_train, part, parts
 
 
 @given(st.sets(st.text(max_size=5), max_size=40), st.integers(2, 9))
@@ -44,6 +44,9 @@ def test_photos_are_left_out_by_name():
     assert most.pick(["34", "35", "36", "37"]) == {"35", "36"}
     assert part("train:-IMG_8,train/IMG_9").pick([f"train/IMG_{k}" for k in (8, 9, 18)]) == {"train/IMG_18"}
     assert is_training("fold1-train:-34,37")
+    assert [may_train(name) for name in ("all", "all:-34,37", "fold1-train:-34")] == [True] * 3
+    assert [may_train(name) for name in ("all:1/5", "all:-1/5", "validation:-34")] == [False] * 3
+    assert left_out("train:-IMG_8,IMG_9+all:-1/5+x:-34") == ("train+all:-1/5+x", {"IMG_8", "IMG_9", "34"})
     assert not is_training("test:-34")
     with pytest.raises(LibraError, match=r"no photo '37' in the split 'fold1-train' .* called 34, 35, 36 "):
         most.pick(["34", "35", "36"])

@@ -171,6 +171,22 @@ def test_further_banks_give_the_split_of_the_run_or_their_training_images(tmp_pa
         plan(folds, also=[other], **splits)
 
 
+def test_photos_are_left_out_of_further_banks_of_the_same_data_set(tmp_path):
+    banks = {}
+    for name, dataset in (("first", "streets"), ("again", "streets"), ("lacking", "streets"), ("other", "crowds")):
+        bank = replace(make_bank(seed=len(name)), meta={"dataset": dataset})
+        names = [image.name for image in bank.split("train").images]
+        if name == "lacking":
+            bank = bank.select(i for i, image in enumerate(bank.images) if image.name != names[0])
+        bank.save(tmp_path / name)
+        banks[name] = str(tmp_path / name)
+    first, *more = banks.values()
+    training, _ = plan(first, also=more, train_split=f"train:-{names[0]},{names[1]}").open_bank()
+    learnt = [image.name for image in training.images]
+    assert learnt.count(names[0]) == learnt.count(names[1]) == 1  # of the other data set's, which are other photos
+    assert learnt.count(names[2]) == len(banks)
+
+
 def test_a_run_learns_from_all_but_a_share_and_is_judged_on_it():
     """Cross-validation: the intervals too are fitted to what the run learns from."""
     training, judged = plan("demo", train_split="train:-1/4", validation_split="train:1/4").open_bank()
