@@ -191,11 +191,24 @@ def _check_init(config: RunConfig, channels: int) -> None:
 
 
 def _keep_apart(validation: FeatureBank, own: FeatureBank, more: Sequence[FeatureBank]) -> None:
-    """Refuse to choose a model by a photo that it learns from; photos of other data sets may have the same names."""
+    """Refuse to choose a model by a photo that it learns from.
+
+    Photos of other banks may have the same names: they are told apart by their files where both banks know those, and
+    by their data sets otherwise.
+    """
     judged, dataset = {image.photo for image in validation.images}, validation.meta.get("dataset")
-    alike = [bank for bank in more if dataset is not None and bank.meta.get("dataset") == dataset]
-    for bank in (own, *alike):
-        if common := sorted(judged & {image.photo for image in bank.images}):
+    files = validation.meta.get("files", {})
+    for bank in (own, *more):
+        learnt = {image.photo for image in bank.images}
+        theirs = bank.meta.get("files", {})
+        if bank is not own and files and theirs:
+            seen = {files.get(name) for name in judged}
+            learnt = {name for name in learnt if theirs.get(name) in seen}
+        elif bank is own or (dataset is not None and bank.meta.get("dataset") == dataset):
+            learnt &= judged
+        else:
+            continue
+        if common := sorted(learnt):
             raise LibraError(
                 f"{common[0]!r} of bank {bank.name!r} is learnt from and judged by; take splits that have no photo "
                 "in common."

@@ -113,6 +113,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         "scale": recipe.scale,
         "longest_side": _longest_side(manifest),
         "skipped": [photo.name for photo in manifest.skipped],
+        "files": {photo.name: photo.sha256 for shard in manifest.shards for photo in shard.photos},
     }
     return FeatureBank(
         directory.resolve().name,

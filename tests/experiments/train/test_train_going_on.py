@@ -171,6 +171,23 @@ def test_further_banks_give_the_split_of_the_run_or_their_training_images(tmp_pa
         plan(folds, also=[other], **splits)
 
 
+def test_no_photo_of_further_banks_is_judged_by(tmp_path):
+    """Two folders of photos may have the same names; a photo under two names is still one."""
+    bank = make_bank()
+    names = [image.name for image in bank.images]
+    judged = bank.split("validation").images[0].name
+    places = {}
+    for name, prefix, split in (("first", "a", None), ("other", "b", "train"), ("same", "a", "train")):
+        images = tuple(replace(image, split=split or image.split) for image in bank.images)
+        meta = {"dataset": "folder", "files": {each: prefix + each for each in names}}
+        replace(bank, name=name, images=images, meta=meta).save(tmp_path / name)
+        places[name] = str(tmp_path / name)
+    training, _ = plan(places["first"], also=[places["other"]]).open_bank()
+    assert judged in {image.name for image in training.images}
+    with pytest.raises(LibraError, match=f"'{judged}' of bank 'same' is learnt from and judged by"):
+        plan(places["first"], also=[places["same"]])
+
+
 def test_photos_are_left_out_of_further_banks_of_the_same_data_set(tmp_path):
     banks = {}
     for name, dataset in (("first", "streets"), ("again", "streets"), ("lacking", "streets"), ("other", "crowds")):
