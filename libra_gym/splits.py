@@ -38,7 +38,7 @@ class Part:
         """Those of the split's photos that belong to this part; shares differ by one photo at most."""
         photos = set(names)
         if self.without:
-            called = {name: {photo for photo in photos if is_called(photo, name)} for name in self.without}
+            called = {name: {photo for photo in photos if goes_by(photo, name)} for name in self.without}
             if photos and (unknown := sorted(name for name, found in called.items() if not found)):
                 raise LibraError(
                     f"There is no photo {unknown[0]!r} in the split {self.split!r} to leave out; its photos are called "
@@ -59,9 +59,9 @@ def part(name: str) -> Part:
     split, colon, share = name.partition(":")
     if not colon:
         return Part(name, split)
-    found = _SHARE.fullmatch(share)
-    if found is None and share.startswith("-") and all(without := share[1:].split(",")):
+    if all(without := _names(share)) and without:
         return Part(name, split, without=frozenset(without))
+    found = _SHARE.fullmatch(share)
     number, of = (int(found["number"]), int(found["of"])) if found else (0, 0)
     if found is None or not 1 <= number <= of or of < 2:
         raise LibraError(
@@ -88,15 +88,19 @@ def left_out(split: str) -> tuple[str, set[str]]:
     names: set[str] = set()
     for each in split.split("+"):
         whole, _, share = each.partition(":")
-        if share.startswith("-") and _SHARE.fullmatch(share) is None:
-            names.update(share[1:].split(","))
-            each = whole
-        kept.append(each)
+        without = _names(share)
+        names.update(without)
+        kept.append(whole if without else each)
     return "+".join(kept), names
 
 
-def is_called(photo: str, name: str) -> bool:
-    """Whether a photo has this name, or its name ends with it: `train/IMG_8` is called `IMG_8`."""
+def _names(share: str) -> list[str]:
+    """The photos that are left out, if what follows the colon of a split is their names."""
+    return share[1:].split(",") if share.startswith("-") and _SHARE.fullmatch(share) is None else []
+
+
+def goes_by(photo: str, name: str) -> bool:
+    """Whether a photo has this name, or its name ends with it: `train/IMG_8` goes by `IMG_8`."""
     return f"/{photo}".endswith(f"/{name}")
 
 

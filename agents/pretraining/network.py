@@ -285,8 +285,8 @@ def fill_head(head: PatchHead, given: Mapping[str, Tensor], origin: str) -> None
     regresses = [len(layer["layer.bias"]) == 1 for layer in (renamed, own) if "layer.bias" in layer]
     if renamed.keys() != own.keys() or len(set(regresses)) > 1:
         raise LibraError(
-            f"{origin} has a head of another method than {type(head).__name__}; take a file with that one's, or "
-            "give it as --weights alone, and the head begins anew"
+            f"The head in {origin} is of another method than {type(head).__name__}; take a file of that method, or "
+            "give this one as --weights without --init, and the head begins anew"
         )
     for key, tensor in own.items():
         source = renamed[key]

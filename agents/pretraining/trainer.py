@@ -142,13 +142,7 @@ class Pretrainer:
         if settings.method == "weighing":
             if init is None:
                 raise LibraError(NEEDS_MODEL)
-            weighing = Weighing.load(init, one_step, settings.epsilon, settings.reach)
-            if (expected := weighing.network.settings.channels) != channels:
-                raise LibraError(
-                    f"The scale of {init} weighs {expected} features, but the backbone {self.backbone.name!r} has "
-                    f"{channels}; give --backbone as the model has it."
-                )
-            return weighing
+            return Weighing.load(init, one_step, settings.epsilon, settings.reach, channels=channels)
         counts = np.concatenate([self._view(scene).integrate(scene.density).ravel() for scene in self.training])
         if settings.bins == "log":
             quantizer = Quantizer.fit_log(counts, readout="mean")

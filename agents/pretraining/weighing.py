@@ -62,9 +62,14 @@ class Weighing(PatchHead):
         self.reach = reach
 
     @classmethod
-    def load(cls, scale: Path, one_step: Path | None, epsilon: float, reach: float) -> Weighing:
+    def load(cls, scale: Path, one_step: Path | None, epsilon: float, reach: float, *, channels: int) -> Weighing:
         """The scale of a model file, and the one-step head that another file, or else this one, may hold."""
         weigher = Counter.load(scale).weigher
+        if (expected := weigher.network.settings.channels) != channels:
+            raise LibraError(
+                f"The scale of {scale} weighs {expected} features a patch, but the backbone gives {channels}; give "
+                "--backbone as the model has it."
+            )
         given: dict[str, Tensor] = {}
         origin = scale
         for path in (one_step, scale):

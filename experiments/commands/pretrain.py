@@ -124,11 +124,11 @@ def pretrain(
             refuse_idle(context, "limits a cache, and --cache is none", "cache_gb")
         run = RunDirectory(out, "pretrain")
         changes = parse_changes(change or ())
-        typed = {"method": method.value, "epochs": epochs, "train_from": train_from}
-        if twice := [name for name in typed if name in changes and (name == "method" or typed[name] is not None)]:
-            option = "--" + twice[0].replace("_", "-")
-            raise LibraError(f"--set {twice[0]}=… says what {option} says; leave it out.")
-        changes |= {name: value for name, value in typed.items() if value is not None and name != "method"}
+        for name, value in (("method", method.value), ("epochs", epochs), ("train_from", train_from)):
+            if value is not None and name in changes:
+                raise LibraError(f"--set {name}=… says what --{name.replace('_', '-')} says; leave it out.")
+            if value is not None:
+                changes[name] = value
         changes.setdefault("scale", learnt_scale(init or weights))  # photos keep the size that they learnt from
         settings = pretrain_settings(method.value, preset, changes)
         others = [parse_source(text, "--also") for text in also or ()]
@@ -166,15 +166,10 @@ def pretrain(
         accelerator.wait_for_everyone()  # for the run's directory
         pretrain_run(run, config, trainer, console)
         return
-    with run.held():
+    with run.held(), run.undone_if_unlearnt(new=resume is None):
         run.begin(config, command_line())
         accelerator.wait_for_everyone()
-        try:
-            trained = pretrain_run(run, config, trainer, console)
-        except Exception:
-            if resume is None:
-                run.forget_unlearnt()
-            raise
+        trained = pretrain_run(run, config, trainer, console)
     console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)
     if not trained.finished:
         again = f", by {accelerator.num_processes} processes as before," if accelerator.num_processes > 1 else ""

@@ -97,14 +97,9 @@ def train(
             also=also or (),
             init=init,
         )
-    with run.held():
+    with run.held(), run.undone_if_unlearnt(new=resume is None):
         run.begin(config, command_line())
-        try:
-            trained = train_run(run, config, console)
-        except Exception:
-            if resume is None:
-                run.forget_unlearnt()
-            raise
+        trained = train_run(run, config, console)
     if trained.best_epoch > 0:
         console.print(f"best: epoch {trained.best_epoch}, validation MAE {trained.best_mae:.2f}", highlight=False)
     if not trained.finished:

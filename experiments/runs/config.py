@@ -20,7 +20,7 @@ from libra_gym.errors import LibraError
 from libra_gym.models import RELEASED
 from libra_gym.network import NetworkSettings
 from libra_gym.quantizer import Quantizer
-from libra_gym.splits import is_called, left_out
+from libra_gym.splits import goes_by, left_out
 from libra_gym.task import WeighingTask
 
 _OTHER_LOOP = {"train_freq", "gradient_steps", "target_update_interval", "exploration_fraction"}
@@ -191,28 +191,30 @@ def _check_init(config: RunConfig, channels: int) -> None:
 
 
 def _keep_apart(validation: FeatureBank, own: FeatureBank, more: Sequence[FeatureBank]) -> None:
-    """Refuse to choose a model by a photo that it learns from.
-
-    Photos of other banks may have the same names: they are told apart by their files where both banks know those, and
-    by their data sets otherwise.
-    """
-    judged, dataset = {image.photo for image in validation.images}, validation.meta.get("dataset")
-    files = validation.meta.get("files", {})
-    for bank in (own, *more):
-        learnt = {image.photo for image in bank.images}
-        theirs = bank.meta.get("files", {})
-        if bank is not own and files and theirs:
-            seen = {files.get(name) for name in judged}
-            learnt = {name for name in learnt if theirs.get(name) in seen}
-        elif bank is own or (dataset is not None and bank.meta.get("dataset") == dataset):
-            learnt &= judged
-        else:
-            continue
-        if common := sorted(learnt):
+    """Refuse to choose a model by a photo that it learns from."""
+    own_names = {image.photo for image in validation.images} & {image.photo for image in own.images}
+    found = [(own, own_names), *((bank, _also_in(validation, bank)) for bank in more)]
+    for bank, common in found:
+        if common:
             raise LibraError(
-                f"{common[0]!r} of bank {bank.name!r} is learnt from and judged by; take splits that have no photo "
+                f"{min(common)!r} of bank {bank.name!r} is learnt from and judged by; take splits that have no photo "
                 "in common."
             )
+
+
+def _also_in(judged: FeatureBank, other: FeatureBank) -> set[str]:
+    """The photos of another bank, by name, that are to be judged.
+
+    Photos of two folders may have the same names, and a photo may have two. So they are told by their files where both
+    banks know those, and otherwise by their names if both are of one data set.
+    """
+    names, theirs = ({image.photo for image in bank.images} for bank in (judged, other))
+    files, other_files = (bank.meta.get("files", {}) for bank in (judged, other))
+    if files.keys() >= names and other_files.keys() >= theirs:
+        hashes = {files[name] for name in names}
+        return {name for name in theirs if other_files[name] in hashes}
+    dataset = judged.meta.get("dataset")
+    return names & theirs if dataset is not None and other.meta.get("dataset") == dataset else set()
 
 
 def _place(bank: str) -> str:
@@ -232,7 +234,7 @@ def _training_parts(banks: Sequence[str], split: str, first: FeatureBank) -> lis
         part = _training_part(bank, whole)
         if dataset is not None and bank.meta.get("dataset") == dataset:
             images = enumerate(part.images)
-            part = part.select(i for i, image in images if not any(is_called(image.photo, name) for name in names))
+            part = part.select(i for i, image in images if not any(goes_by(image.photo, name) for name in names))
         found.append(part)
     return found
 

@@ -93,10 +93,15 @@ class RunDirectory:
             file.write(shlex.join(command) + "\n")
         write_whole(self.config_path, _json(config.to_dict()))
 
-    def forget_unlearnt(self) -> None:
-        """Remove a run that failed before it learnt anything, so that its command may be tried again."""
-        if not self.checkpoint_path.exists() and not any(self.path.glob("last.*")):
-            shutil.rmtree(self.path, ignore_errors=True)
+    @contextmanager
+    def undone_if_unlearnt(self, *, new: bool) -> Iterator[None]:
+        """Remove a new run that fails before it learns anything, so that its command may be tried again."""
+        try:
+            yield
+        except Exception:
+            if new and not self.checkpoint_path.exists() and not any(self.path.glob("last.*")):
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
 
 @contextmanager

@@ -130,6 +130,8 @@ def test_mistakes_are_named(data, model, run, tmp_path):
     command = [part for part in learn(data, model, out) if part not in ("--init", model)]
     assert "give it as --init" in libra(*command, "--weights", "random", status=2)
     assert "epsilon is 2, but it must be" in libra(*learn(data, model, out), "--set", "epsilon=2", status=2)
+    levels = learn(data, model, out, "--backbone", "mobilenet_v3_large:multi", "--train-from", "features.5")
+    assert "features a patch, but the backbone gives" in libra(*levels, status=2)
     integers = ("--set", "bins=integer", "--set", "kernel=points")
     assert "leave bins out" in libra(*learn(data, model, out), *integers, status=2)
     assert "leave out --weights" in libra("release", run, "--weights", model, "--out", f"{out}.safetensors", status=2)
