@@ -294,10 +294,10 @@ class Learner:
     def _best_next(self, features: Tensor, history: Tensor, value: Tensor, row: Tensor | None = None) -> Tensor:
         """Max Q of the next situations by the target network; `row` tells whose features each one has."""
         weights = self.task.encode(history)
-        q = self.target.q(_pick(self.target.embed(features), row), weights)
+        q = _values(self.target, features, weights, row)
         chooser = q
         if self.settings.double:
-            chooser = self.online.q(_pick(self.online.embed(features), row), weights)
+            chooser = _values(self.online, features, weights, row)
         if self.settings.mask_target:
             chooser = chooser.masked_fill(~self.rules.legal(value), -torch.inf)
         return q.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
@@ -342,5 +342,6 @@ class Learner:
         self._order = None
 
 
-def _pick(embedded: Tensor, row: Tensor | None) -> Tensor:
-    return embedded if row is None else embedded[row]
+def _values(network: ScaleNetwork, features: Tensor, weights: Tensor, row: Tensor | None) -> Tensor:
+    """Q values of situations, each of the patch of its own place, or of that which `row` names."""
+    return network(features, weights) if row is None else network.q(network.embed(features)[row], weights)

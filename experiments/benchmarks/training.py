@@ -6,12 +6,14 @@ All three have the paper's network (2×1024), batch (128) and ratio (one update 
 from __future__ import annotations
 
 import time
+from statistics import median
 
 import torch
 from stable_baselines3 import DQN
 from torch import Tensor
 
 from agents import LibraDQN, make_vec_env
+from agents.libra_dqn import Learner
 from experiments.benchmarks import BenchOptions, seconds
 from libra_gym.backbones import load_backbone
 from libra_gym.counts import PATCH
@@ -27,18 +29,20 @@ TRANSITIONS = 12_000
 
 
 def run(options: BenchOptions) -> dict[str, float]:
-    """`train_vs_sb3`, `train_vs_gemm` (both: higher is better) and `weigh_share_of_backbone` (lower is better)."""
-    ours = _libra_dqn()
+    """`train_vs_sb3`, `train_vs_gemm`, `train_matmul_*` (higher is better), `weigh_share_of_backbone` (lower is)."""
+    learner = _learner()
+    ours = _rate(learner)
     stock = {number: _stock_dqn(number) for number in SB3_SIZES}
     results = {"train_transitions_per_s": ours}
     results |= {f"sb3_transitions_per_s_{number}": rate for number, rate in stock.items()}
     results["train_vs_sb3"] = ours / max(stock.values())
     results["train_vs_gemm"] = ours / _bare_products()
+    results |= {f"train_matmul_{name}": times for name, times in _less_exact(learner).items()}
     return results | weighing(options)
 
 
-def _libra_dqn() -> float:
-    """Transitions per second of LibraDQN, updates included, with half of the actions random."""
+def _learner() -> Learner:
+    """LibraDQN's loop with half of the actions random, past its first updates."""
     model = LibraDQN(
         "ScalePolicy",
         make_vec_env(num_envs=BLOCK),
@@ -52,10 +56,31 @@ def _libra_dqn() -> float:
     assert learner is not None
     while learner.updates < 20:
         learner.learn_block()
+    return learner
+
+
+def _rate(learner: Learner) -> float:
+    """Transitions per second, updates included."""
     start, taken = time.perf_counter(), 0
     while taken < TRANSITIONS:
         taken += learner.learn_block().transitions
     return taken / (time.perf_counter() - start)
+
+
+def _less_exact(learner: Learner) -> dict[str, float]:
+    """How many times as fast it learns with less exact products of matrices, by turns with the exact ones."""
+    rates: dict[str, list[float]] = {"highest": [], "high": [], "medium": []}
+    before = torch.get_float32_matmul_precision()
+    try:
+        for _ in range(3):
+            for name, found in rates.items():
+                torch.set_float32_matmul_precision(name)
+                learner.learn_block()
+                found.append(_rate(learner))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    exact = median(rates.pop("highest"))
+    return {name: median(found) / exact for name, found in rates.items()}
 
 
 def _stock_dqn(number: int) -> float:

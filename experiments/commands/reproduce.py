@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.commands.sources import refuse_idle
+from experiments.commands.sources import MatmulName, refuse_idle
 from libra_gym.datasets import DATASETS
 from libra_gym.errors import LibraError
 from libra_gym.models import RELEASED, find_model
@@ -54,7 +54,14 @@ class PrecisionName(StrEnum):
     bf16 = "bf16"
 
 
-_OF_FIGURES = ("root", "backbone", "seeds", "budget", "precision")
+class PresetName(StrEnum):
+    """How LibraNet is trained."""
+
+    default = "default"
+    paper = "paper"
+
+
+_OF_FIGURES = ("root", "backbone", "seeds", "budget", "precision", "matmul", "dataset", "preset")
 """Options that a table of times has no use for."""
 
 
@@ -74,12 +81,22 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each agent; 1, or the paper's 6 for `seeds`.")] = (
         None
     ),
+    dataset: Annotated[
+        str, typer.Option(help=f"Where to make a table that the paper has of A alone: one of {', '.join(DATASETS)}.")
+    ] = "shanghaitech_a",
+    preset: Annotated[
+        PresetName,
+        typer.Option(help="How LibraNet is trained: 'default', or the paper's own settings, for a hundred epochs."),
+    ] = PresetName.default,
     budget: Annotated[BudgetName, typer.Option(help="'small': a few epochs; 'full': the recipes' own.")] = (
         BudgetName.full
     ),
     precision: Annotated[
         PrecisionName | None,
         typer.Option(help="In what backbones learn and look; 'bf16' is faster on a CPU that can do it."),
+    ] = None,
+    matmul: Annotated[
+        MatmulName | None, typer.Option(help="How exact products of matrices are where agents learn, as in train.")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at a time on this machine; 1 if not given.")
@@ -91,6 +108,7 @@ def reproduce(
     from experiments.reproduce.executors import LocalExecutor
     from experiments.reproduce.planner import Request
     from experiments.reproduce.reproduction import Reproduction
+    from experiments.reproduce.tables import ON_ONE_DATASET
     from experiments.runs.directory import command_line
 
     if root is None and table is not TableName.speed:
@@ -99,6 +117,10 @@ def reproduce(
         raise LibraError(f"There is no directory {str(root)!r}; --root is the one that holds the data sets.")
     if table is TableName.speed:
         refuse_idle(context, "is not for the table speed, which measures time", *_OF_FIGURES)
+    if dataset not in DATASETS:
+        raise LibraError(f"There is no data set {dataset!r}; the data sets are {', '.join(DATASETS)}.")
+    if table.value not in ON_ONE_DATASET:
+        refuse_idle(context, f"is not for the table {table.value}, which has data sets of its own", "dataset")
     if weights in RELEASED:
         raise LibraError(
             f"--weights is the ImageNet backbone that the paper starts from; give {weights} as --backbone."
@@ -113,6 +135,9 @@ def reproduce(
         budget=budget.value,
         seeds=seeds,
         precision=None if precision is None else precision.value,
+        matmul=None if matmul is None else matmul.value,
+        dataset=dataset,
+        preset=preset.value,
     )
     console = Console()
     plan = Reproduction.plan(table.value, request)

@@ -1,12 +1,21 @@
-"""Options that commands have in common: other data sets, and those that would do nothing."""
+"""What options of several commands have in common."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 import typer
 
 from libra_gym.errors import LibraError
+
+
+class MatmulName(StrEnum):
+    """How exact PyTorch's products of matrices in single precision are."""
+
+    highest = "highest"
+    high = "high"
+    medium = "medium"
 
 
 def parse_source(text: str, option: str) -> tuple[str, str | None, Path]:

@@ -10,11 +10,12 @@ import typer
 from rich.console import Console
 
 from agents.registry import ALGORITHMS, parse_changes
-from experiments.commands.sources import given
+from experiments.commands.sources import MatmulName, given
 from libra_gym.errors import LibraError
 
 if TYPE_CHECKING:
     from experiments.runs.directory import RunDirectory
+
 
 RESUME_NOTES = {
     "sb3": "going on from last.zip: not bit for bit, since SB3 saves neither replay nor random state with it",
@@ -47,6 +48,10 @@ def train(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything random.")] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, help="Default: the preset's.")] = None,
     device: Annotated[str, typer.Option(help="'auto', 'cpu' or 'cuda'.")] = "auto",
+    matmul: Annotated[
+        MatmulName,
+        typer.Option(help="How exact products of matrices are; less may be much faster, as the processor has it."),
+    ] = MatmulName.highest,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, for instance batch_size=64 or env.max_steps=6.")
     ] = None,
@@ -96,6 +101,7 @@ def train(
             wandb=wandb,
             also=also or (),
             init=init,
+            matmul=matmul.value,
         )
     with run.held(), run.undone_if_unlearnt(new=resume is None):
         run.begin(config, command_line())

@@ -53,11 +53,13 @@ def train(
     seed: int,
     splits: tuple[str, str],
     epochs: int | None,
+    matmul: str | None,
 ) -> Call:
     """Train a head or an agent."""
+    products = () if matmul is None else ("--matmul", matmul)
     what = ("--bank", str(bank), "--algo", algo, "--preset", preset, "--seed", str(seed))
     changed = tuple(text for key, value in changes.items() for text in ("--set", f"{key}={_yaml(value)}"))
-    return Call(("train", *what, *_splits(splits), *changed, *_epochs(epochs), "--out", str(out)))
+    return Call(("train", *what, *_splits(splits), *changed, *_epochs(epochs), *products, "--out", str(out)))
 
 
 def resume(command: str, run: Path) -> Call:

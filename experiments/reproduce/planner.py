@@ -20,6 +20,7 @@ from libra_gym.errors import LibraError
 from libra_gym.features.storage import sha256
 
 Budget: TypeAlias = Literal["small", "full"]
+Preset: TypeAlias = Literal["default", "paper"]
 
 FOLDS = {"ucf_cc_50": 5}
 """Data sets that are judged by cross-validation."""
@@ -59,6 +60,12 @@ class Request:
     seeds: int | None = None
     precision: Literal["fp32", "bf16"] | None = None
     """In what backbones learn and look; None leaves it to their commands."""
+    matmul: str | None = None
+    """How exact products of matrices are where heads and agents learn; None leaves it to their command."""
+    dataset: str = "shanghaitech_a"
+    """Where the tables are made that the paper made on one data set."""
+    preset: Preset = "default"
+    """How LibraNet is trained: as we do it, or by the paper's own settings."""
 
     @property
     def places(self) -> dict[str, str]:
@@ -287,6 +294,7 @@ class Planner:
                 "settings": resolved,
                 "seed": seed,
                 "splits": [splits.train, splits.validation],
+                **({} if self.request.matmul is None else {"matmul": self.request.matmul}),
             },
             self.cache,
             (bank,),
@@ -303,6 +311,7 @@ class Planner:
             seed=seed,
             splits=pair,
             epochs=epochs,
+            matmul=self.request.matmul,
         )
         return replace(job, begin=call, resume=commands.resume("train", job.output), mark="config.json")
 
@@ -328,16 +337,17 @@ class Planner:
     # --------------------------------------------------------------------------------------------------------- runs
 
     def runs(
-        self, recipe: Recipe, dataset: str = "shanghaitech_a", method: str | None = "bcnet", target: str | None = None
+        self, recipe: Recipe, dataset: str | None = None, method: str | None = "bcnet", target: str | None = None
     ) -> tuple[tuple[Job, ...], ...]:
         """The evaluations of a recipe: for each seed, one for each fold.
 
         Args:
             recipe: how to train.
-            dataset: where to train.
+            dataset: where to train; None is where the request says.
             method: the pre-training of the backbone; None leaves it as ImageNet made it.
             target: another data set to be judged on.
         """
+        dataset = dataset or self.request.dataset
         evaluations = []
         for seed in range(self.request.seeds or 1):
             folds = []
@@ -378,4 +388,5 @@ def _weights(given: str) -> tuple[str, str]:
 
 def _changes(recipe: Recipe) -> str:
     """What sets the recipe apart, for titles."""
-    return "".join(f"{key.rpartition('.')[2]}={value} " for key, value in recipe.changes.items())
+    preset = "" if recipe.preset == Recipe.preset else f"{recipe.preset} "
+    return preset + "".join(f"{key.rpartition('.')[2]}={value} " for key, value in recipe.changes.items())

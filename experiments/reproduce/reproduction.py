@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from experiments.reproduce.planner import Planner, Request
 from experiments.reproduce.report import Report
 from experiments.reproduce.results import lines
 from experiments.reproduce.schedule import Executed, execute
-from experiments.reproduce.tables import Entry, build
+from experiments.reproduce.tables import Entry, build, place
 from experiments.runs.directory import versions
 
 
@@ -25,7 +25,8 @@ from experiments.runs.directory import versions
 class Reproduction:
     """What a table needs, and what of it is missing."""
 
-    name: str
+    table: str
+    request: Request
     cache: Path
     entries: Sequence[Entry]
     notes: Sequence[str]
@@ -33,20 +34,25 @@ class Reproduction:
     """All, needs first."""
     todo: Sequence[Job]
     """Those that no finished result spares."""
-    places: Mapping[str, str]
-    """Paths of this machine, and what stands for them in the report."""
+
+    @property
+    def name(self) -> str:
+        """Of the report's files: variants of a table lie side by side."""
+        dataset = "" if self.request.dataset == Request.dataset else f"-{self.request.dataset}"
+        preset = "" if self.request.preset == Request.preset else f"-{self.request.preset}"
+        return f"{self.table}{dataset}{preset}"
 
     @classmethod
-    def plan(cls, name: str, request: Request) -> Reproduction:
+    def plan(cls, table: str, request: Request) -> Reproduction:
         """Look at the data and at what was done before."""
         planner = Planner(request)
         planner.imagenet()  # a wrong file is the user's mistake, and not to be found in the cells of a table
-        entries = build(name, planner)
+        entries = build(table, planner)
         if request.budget == "small":
             planner.note("Small budget: a few epochs each, to try things out; not the recipes' own figures.")
         wanted = [job for entry in entries for job in entry.jobs]
         todo = with_needs(wanted, missing_only=True)
-        return cls(name, planner.cache, entries, list(planner.notes), with_needs(wanted), todo, request.places)
+        return cls(table, request, planner.cache, entries, list(planner.notes), with_needs(wanted), todo)
 
     def show(self, console: Console, width: int) -> None:
         """Print the plan: jobs, what is there of them, and how long the rest will take."""
@@ -78,9 +84,11 @@ class Reproduction:
 
     def report(self, executed: Executed, command: str) -> Report:
         """The table as it stands."""
-        table = paper_tables()[self.name]
+        table = paper_tables()[self.table]
+        if self.request.dataset != Request.dataset:
+            table = replace(table, title=f"{table.title}: the same on {place(self.request.dataset)}")
         found = lines(table, self.entries, executed)
-        return Report(self.name, table, found, self.notes, self.jobs, command, versions(), self.places)
+        return Report(self.name, table, found, self.notes, self.jobs, command, versions(), self.request.places)
 
 
 def _say(console: Console, sentence: str) -> None:

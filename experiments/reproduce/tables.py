@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from experiments.reproduce.jobs import Job
-from experiments.reproduce.planner import Planner, Recipe
+from experiments.reproduce.planner import Planner, Recipe, Request
 from libra_gym.errors import LibraError
 from libra_gym.task import Rewards, WeighingTask
 
@@ -21,17 +21,16 @@ TRANSFERS = {"A": "shanghaitech_a", "B": "shanghaitech_b", "QNRF": "ucf_qnrf"}
 
 LIBRA = Recipe("libra_dqn")
 """LibraNet as we train it: rewards by remaining error."""
-PAPER_REWARDS = LIBRA.but(env__rewards__shape="paper", quantile=0.5, loss="mse")
-"""The paper's rewards with our optimiser, each for its own step alone (γ = 0, as in `LIBRA`): with a discount of 0.9 it
-pays to dawdle (docs/experiments/paper-settings.md), and after an epoch most people are missed."""
 PRESETS = {"shanghaitech_b": "sparse"}
 """Data sets with another preset of LibraNet than `default`: most patches of B are empty."""
-REAL_COUNTS = LIBRA.but(env__env_id="LibraWeighingContinuous-v0")
-"""Weighing real-valued counts, for backbones that were trained by regression."""
+PAPER = Recipe("libra_dqn", "paper")
+"""LibraNet by the paper's own settings, a hundred epochs of them."""
 CLASSIFIER = Recipe("head_classification")
 REGRESSOR = Recipe("head_regression")
 IMITATION = Recipe("dagger")
 
+ON_ONE_DATASET = ("ablation", "game", "steps", "tolerance", "plugin", "seeds")
+"""Tables that the paper made on ShanghaiTech A, and that can be made on any data set."""
 PAPER_SEEDS = 6
 """Runs behind the paper's mean ± std."""
 
@@ -59,23 +58,62 @@ Builder: TypeAlias = Callable[[Planner], list[Entry]]
 
 def build(table: str, planner: Planner) -> list[Entry]:
     """The lines of a table, in the paper's order."""
+    request = planner.request
+    if request.dataset != Request.dataset:
+        planner.note(
+            f"The paper has this table of {place(Request.dataset)} alone; these are the same rows on "
+            f"{place(request.dataset)}."
+        )
+    if request.preset == "paper":
+        planner.note("LibraNet is trained by the presets `paper` and `continuous_paper`: the paper's own settings.")
     return TABLES[table](planner)
 
 
-def _entry(planner: Planner, row: str, where: str, recipe: Recipe, **settings: str | None) -> Entry:
-    """A line, or the reason why it cannot be run."""
-    dataset = settings.pop("dataset", "shanghaitech_a") or ""
-    target = settings.get("target")
+def _entry(planner: Planner, row: str, recipe: Recipe, **settings: str | None) -> Entry:
+    """A line about the data set that the request names, or the reason why it cannot be run."""
+    dataset = planner.request.dataset
+    return _line(planner, row, place(dataset), recipe, dataset, **settings)
+
+
+def _line(
+    planner: Planner, row: str, where: str, recipe: Recipe, dataset: str, target: str | None = None, **settings: Any
+) -> Entry:
     try:
-        runs = planner.runs(recipe, dataset, **settings)
+        runs = planner.runs(recipe, dataset, target=target, **settings)
         return Entry(row, where, planner.judged(target or dataset), runs)
     except LibraError as error:
         return Entry(row, where, reason=str(error))
 
 
-def _libra(dataset: str) -> Recipe:
-    """LibraNet as we train it on this data set."""
-    return replace(LIBRA, preset=PRESETS.get(dataset, LIBRA.preset))
+def place(dataset: str) -> str:
+    """What the paper calls a data set; its own name where the paper has none."""
+    return next((where for where, name in PLACES.items() if name == dataset), dataset)
+
+
+def libra(planner: Planner, dataset: str | None = None) -> Recipe:
+    """LibraNet on this data set, by the request's preset."""
+    if planner.request.preset == "paper":
+        return PAPER
+    return replace(LIBRA, preset=PRESETS.get(dataset or planner.request.dataset, LIBRA.preset))
+
+
+def paper_rewards(planner: Planner) -> Recipe:
+    """LibraNet with the paper's rewards.
+
+    By our preset it keeps our optimiser, and each reward speaks for its own step alone (γ = 0): with a discount of 0.9
+    it pays to dawdle (docs/experiments/paper-settings.md), and after an epoch most people are missed.
+    """
+    if planner.request.preset == "paper":
+        return PAPER
+    planner.note(_PAPER_REWARDS_NOTE.format(preset=libra(planner).preset))
+    return libra(planner).but(env__rewards__shape="paper", quantile=0.5, loss="mse")
+
+
+def real_counts(planner: Planner) -> Recipe:
+    """Weighing real-valued counts, for backbones that were trained by regression."""
+    if planner.request.preset == "paper":
+        return replace(PAPER, preset="continuous_paper")
+    return libra(planner).but(env__env_id="LibraWeighingContinuous-v0")
 
 
 def _sota(planner: Planner) -> list[Entry]:
@@ -83,13 +121,13 @@ def _sota(planner: Planner) -> list[Entry]:
         "UCF_CC_50: the mean over five folds of each fold's figure, by the last epoch, since four validation photos "
         "are too few to choose one by. There are no official folds; ours are in libra_gym/datasets/ucf_cc_50.py."
     )
-    return [_entry(planner, "LibraNet", where, _libra(dataset), dataset=dataset) for where, dataset in PLACES.items()]
+    return [_line(planner, "LibraNet", where, libra(planner, dataset), dataset) for where, dataset in PLACES.items()]
 
 
 def _cross(planner: Planner) -> list[Entry]:
     planner.note("Backbone and agent are trained on the first data set and see the second only when they are judged.")
     return [
-        _entry(planner, "LibraNet", f"{source} → {target}", _libra(learnt), dataset=learnt, target=seen)
+        _line(planner, "LibraNet", f"{source} → {target}", libra(planner, learnt), learnt, seen)
         for source, learnt in TRANSFERS.items()
         for target, seen in TRANSFERS.items()
         if source != target
@@ -98,38 +136,40 @@ def _cross(planner: Planner) -> list[Entry]:
 
 def _ablation(planner: Planner) -> list[Entry]:
     planner.note(_REFITTED)
-    planner.note(_PAPER_REWARDS_NOTE)
+    full = paper_rewards(planner)
     planner.note(
         "Imitation Learning: DAgger, the optimal action asked for on the situations that the learner gets into."
     )
     rows = {
         "BCNet": CLASSIFIER,
         "Imitation Learning": IMITATION,
-        "W/O Guiding": PAPER_REWARDS.but(env__rewards__guiding=False),
-        "W/O Force Ending": PAPER_REWARDS.but(env__rewards__force_ending=False),
-        "W/O Squeezing": PAPER_REWARDS.but(env__rewards__squeezing=False),
-        "Full Designs": PAPER_REWARDS,
-        "our default rewards": LIBRA,
+        "W/O Guiding": full.but(env__rewards__guiding=False),
+        "W/O Force Ending": full.but(env__rewards__force_ending=False),
+        "W/O Squeezing": full.but(env__rewards__squeezing=False),
+        "Full Designs": full,
     }
-    return [_entry(planner, row, "SHT A", recipe) for row, recipe in rows.items()]
+    if planner.request.preset == "default":
+        rows["our default rewards"] = libra(planner)
+    return [_entry(planner, row, recipe) for row, recipe in rows.items()]
 
 
 def _game(planner: Planner) -> list[Entry]:
     planner.note(_REFITTED)
-    return [_entry(planner, row, "SHT A", recipe) for row, recipe in {"BCNet": CLASSIFIER, "LibraNet": LIBRA}.items()]
+    rows = {"BCNet": CLASSIFIER, "LibraNet": libra(planner)}
+    return [_entry(planner, row, recipe) for row, recipe in rows.items()]
 
 
 def _steps(planner: Planner) -> list[Entry]:
-    rows = {steps: LIBRA.but(env__max_steps=steps) for steps in range(4, 17, 2)}
-    rows[WeighingTask.max_steps] = LIBRA  # a run of the other tables
-    return [_entry(planner, str(steps), "SHT A", recipe) for steps, recipe in rows.items()]
+    rows = {steps: libra(planner).but(env__max_steps=steps) for steps in range(4, 17, 2)}
+    rows[WeighingTask.max_steps] = libra(planner)  # a run of the other tables
+    return [_entry(planner, str(steps), recipe) for steps, recipe in rows.items()]
 
 
 def _tolerance(planner: Planner) -> list[Entry]:
-    planner.note(_PAPER_REWARDS_NOTE)
-    rows = {share: PAPER_REWARDS.but(env__rewards__squeeze_tolerance=share) for share in (0.1, 0.3, 0.5, 0.7, 0.9)}
-    rows[Rewards.squeeze_tolerance] = PAPER_REWARDS
-    return [_entry(planner, str(share), "SHT A", recipe) for share, recipe in rows.items()]
+    full = paper_rewards(planner)
+    rows = {share: full.but(env__rewards__squeeze_tolerance=share) for share in (0.1, 0.3, 0.5, 0.7, 0.9)}
+    rows[Rewards.squeeze_tolerance] = full
+    return [_entry(planner, str(share), recipe) for share, recipe in rows.items()]
 
 
 def _plugin(planner: Planner) -> list[Entry]:
@@ -137,17 +177,18 @@ def _plugin(planner: Planner) -> list[Entry]:
     planner.note(
         "Regression and TasselNetv2† with LibraNet weigh real-valued counts with the paper's eighteen weights."
     )
+    weigh, weigh_counts = libra(planner), real_counts(planner)
     rows: dict[str, tuple[Recipe, str | None]] = {
         "ImageNet Regression": (REGRESSOR, None),
         "ImageNet Classification": (CLASSIFIER, None),
-        "ImageNet Regression+LibraNet": (REAL_COUNTS, None),
-        "ImageNet Classification+LibraNet": (LIBRA, None),
+        "ImageNet Regression+LibraNet": (weigh_counts, None),
+        "ImageNet Classification+LibraNet": (weigh, None),
         "TasselNetv2†": (REGRESSOR, "tasselnetv2"),
-        "TasselNetv2†+LibraNet": (REAL_COUNTS, "tasselnetv2"),
+        "TasselNetv2†+LibraNet": (weigh_counts, "tasselnetv2"),
         "Blockwise Classification": (CLASSIFIER, "bcnet"),
-        "Blockwise Classification+LibraNet": (LIBRA, "bcnet"),
+        "Blockwise Classification+LibraNet": (weigh, "bcnet"),
     }
-    return [_entry(planner, row, "SHT A", recipe, method=method) for row, (recipe, method) in rows.items()]
+    return [_entry(planner, row, recipe, method=method) for row, (recipe, method) in rows.items()]
 
 
 def _seeds(planner: Planner) -> list[Entry]:
@@ -155,7 +196,7 @@ def _seeds(planner: Planner) -> list[Entry]:
         number = 2 if planner.request.budget == "small" else PAPER_SEEDS
         planner.request = replace(planner.request, seeds=number)
     planner.note(f"Seeds 0 to {(planner.request.seeds or 1) - 1}; ± is the standard deviation of the sample (n − 1).")
-    return [_entry(planner, "LibraNet", "SHT A", LIBRA)]
+    return [_entry(planner, "LibraNet", libra(planner))]
 
 
 def _speed(planner: Planner) -> list[Entry]:
@@ -168,7 +209,7 @@ _REFITTED = (
     "features of the pre-trained backbone as the agent."
 )
 _PAPER_REWARDS_NOTE = (
-    "Rows about the paper's rewards: preset `default` with env.rewards.shape=paper, quantile=0.5 and loss=mse, so "
+    "Rows about the paper's rewards: preset `{preset}` with env.rewards.shape=paper, quantile=0.5 and loss=mse, so "
     "γ = 0 instead of 0.9. A reward then speaks of the step that earns it alone; that of force ending, of the eighth."
 )
 

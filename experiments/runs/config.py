@@ -82,6 +82,8 @@ class RunConfig:
     """More banks, by name or absolute path, whose training images are learnt from too."""
     init: str | None = None
     """The finished counter that an agent starts from: a released name, or an absolute path."""
+    matmul: str = "highest"
+    """How exact the products of matrices are: a precision of `torch.set_float32_matmul_precision`."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -126,6 +128,7 @@ def plan(
     wandb: bool = False,
     also: Sequence[str] = (),
     init: str | None = None,
+    matmul: str = "highest",
 ) -> RunConfig:
     """Resolve a run: preset and changes to settings, bank to fingerprint and quantizer, environment to task."""
     algorithm = find_algorithm(algo)
@@ -170,6 +173,7 @@ def plan(
         wandb=secrets.token_hex(4) if wandb else None,
         also=tuple(_place(name) for name in also),
         init=init if init is None or init in RELEASED else str(Path(init).resolve()),
+        matmul=matmul,
     )
     if init is not None:
         _check_init(config, training.channels)

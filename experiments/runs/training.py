@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import torch
 from rich.console import Console
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Figure, Logger
@@ -84,7 +85,11 @@ def train(run: RunDirectory, config: RunConfig, console: Console) -> Trained:
     logger = make_logger(run.progress_path, run.tensorboard_path, wandb, last_epoch)
     go = _train_head if config.algorithm.kind == "head" else _train_agent
     try:
-        with Interrupt().listening() as interrupt, Display(console, config.epochs) as display:
+        with (
+            Interrupt().listening() as interrupt,
+            Display(console, config.epochs) as display,
+            _matmul(config.matmul),
+        ):
             trained = go(run, config, checkpoint, logger, display, interrupt)
         if wandb is not None and trained.best_epoch > 0:
             models = sorted(run.path.glob("best.*"))
@@ -92,6 +97,17 @@ def train(run: RunDirectory, config: RunConfig, console: Console) -> Trained:
     finally:
         logger.close()
     return trained
+
+
+@contextmanager
+def _matmul(precision: str) -> Iterator[None]:
+    """Multiply matrices as exactly as this says, for a time: it is a setting of the whole process."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 # -------------------------------------------------------------------------------------------------------------- agents

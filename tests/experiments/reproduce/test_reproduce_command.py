@@ -118,6 +118,32 @@ def test_without_any_data_the_table_has_the_papers_figures_and_reasons(tmp_path,
     assert all(row["paper"] and row["reason"] and not row["ours"] for row in rows)
 
 
+def test_variants_of_a_table_lie_side_by_side(root, tmp_path, pretender):
+    make_shanghaitech(root, "B")
+    for variant in ((), ("--dataset", "shanghaitech_b"), ("--preset", "paper")):
+        reproduce("seeds", "--seeds", "1", *variant, root=root, out=tmp_path / "out")
+    names = {"seeds", "seeds-shanghaitech_b", "seeds-paper"}
+    assert {path.stem for path in (tmp_path / "out").glob("*.csv")} == names
+    page = (tmp_path / "out" / "seeds-shanghaitech_b.md").read_text()
+    assert page.splitlines()[0].endswith(": the same on SHT B")
+    rows = figures(tmp_path / "out" / "seeds-shanghaitech_b.csv")
+    assert {(row["where"], row["paper"], row["difference"]) for row in rows} == {("SHT B", "", "")}
+    assert all(row["ours"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "said"),
+    [
+        ("sota", "shanghaitech_b", "--dataset is not for the table sota, which has data sets of its own"),
+        ("game", "shanghai", "no data set 'shanghai'; the data sets are shanghaitech_a, "),
+    ],
+)
+def test_a_data_set_that_is_of_no_use_is_refused(root, tmp_path, pretender, table, name, said):
+    with pytest.raises(LibraError, match=said):
+        reproduce(table, "--dataset", name, root=root, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_output_that_cannot_be_is_named(root, tmp_path, pretender):
     (tmp_path / "file").write_text("")
     with pytest.raises(LibraError, match="file/out cannot be made"):

@@ -12,7 +12,7 @@ from experiments.cli import load_command
 from experiments.reproduce.costs import estimate, rates, whole
 from experiments.reproduce.jobs import with_needs
 from experiments.reproduce.paper import paper_tables
-from experiments.reproduce.tables import CLASSIFIER, LIBRA, PAPER_REWARDS, TABLES, build
+from experiments.reproduce.tables import CLASSIFIER, LIBRA, ON_ONE_DATASET, TABLES, build, paper_rewards
 from libra_gym import LibraError
 
 
@@ -177,12 +177,62 @@ def test_rows_of_the_paper_s_own_setting_are_runs_of_the_other_tables(root, tmp_
 
 
 def test_command_lines_say_the_settings_that_the_key_is_made_of(root, tmp_path):
-    recipe = replace(PAPER_REWARDS.but(env__rewards__squeeze_tolerance=0.3), epochs=4)
-    ((job,),) = make_planner(root, tmp_path / "out").runs(recipe)
+    planner = make_planner(root, tmp_path / "out")
+    recipe = replace(paper_rewards(planner).but(env__rewards__squeeze_tolerance=0.3), epochs=4)
+    ((job,),) = planner.runs(recipe)
     arguments = job.needs[0].begin.arguments
     said = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--set"]
     assert parse_changes(said) == dict(recipe.changes)
     assert arguments[arguments.index("--epochs") + 1] == "4"
+
+
+def recipes(jobs):
+    """What each row's agent or head is trained by: the algorithm and its preset's name."""
+    trained = [job.begin.arguments for job in jobs if job.kind == "train"]
+    return [tuple(a[a.index(option) + 1] for option in ("--algo", "--preset")) for a in trained]
+
+
+@pytest.mark.parametrize("table", ON_ONE_DATASET)
+def test_a_table_of_one_data_set_can_be_made_on_another(table, root, tmp_path):
+    make_shanghaitech(root, "B")
+    _, here, before = plan(table, root, tmp_path / "out")
+    planner, entries, jobs = plan(table, root, tmp_path / "out", dataset="shanghaitech_b")
+    assert [entry.row for entry in entries] == [entry.row for entry in here]
+    assert {entry.where for entry in entries} == {"SHT B"}
+    assert {job.settings["dataset"] for job in jobs if job.kind in ("features", "pretrain")} == {"shanghaitech_b"}
+    assert not {job.key for job in jobs} & {job.key for job in before}
+    assert {preset for algo, preset in recipes(jobs) if algo == "libra_dqn"} == {"sparse"}  # most patches are empty
+    assert "The paper has this table of SHT A alone; these are the same rows on SHT B." in planner.notes
+
+
+def test_libranet_can_be_trained_by_the_papers_own_settings(root, tmp_path):
+    planner, _, jobs = plan("plugin", root, tmp_path / "out", preset="paper")
+    assert recipes(jobs) == [
+        ("head_regression", "default"),
+        ("head_classification", "default"),
+        ("libra_dqn", "continuous_paper"),
+        ("libra_dqn", "paper"),
+        ("head_regression", "default"),
+        ("libra_dqn", "continuous_paper"),
+        ("head_classification", "default"),
+        ("libra_dqn", "paper"),
+    ]
+    assert len({job.title for job in jobs}) == len(jobs)
+    assert any("the paper's own settings" in note for note in planner.notes)
+    _, entries, _ = plan("ablation", root, tmp_path / "out", preset="paper")
+    settings = {entry.row: entry.jobs[0].needs[0].settings["settings"] for entry in entries}
+    assert (settings["Full Designs"]["gamma"], settings["Full Designs"]["epochs"]) == (0.9, 100)
+    assert settings["W/O Guiding"]["env"] == {"rewards": {"guiding": False}}
+    assert "our default rewards" not in settings
+
+
+def test_agents_learn_with_products_as_exact_as_is_asked_for(root, tmp_path):
+    _, _, plain = plan("game", root, tmp_path / "out")
+    _, _, fast = plan("game", root, tmp_path / "out", matmul="medium")
+    for job in fast:
+        assert ("medium" in job.begin.arguments) == (job.kind == "train")
+    apart = {job.kind for job in plain} - {job.kind for job in fast if job.key in {other.key for other in plain}}
+    assert apart == {"train", "evaluate"}
 
 
 def test_a_small_budget_trains_less_and_is_another_job(root, tmp_path):

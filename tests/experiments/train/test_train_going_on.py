@@ -307,6 +307,26 @@ def test_a_run_does_not_go_on_where_its_device_is_missing(bank, tmp_path):
         libra("train", "--resume", run, "--epochs", "2")
 
 
+def test_matrices_are_multiplied_as_exactly_as_asked_and_only_in_the_run(bank, tmp_path, monkeypatch):
+    seen = []
+    learn = Learner.learn_block
+
+    def watched(self):
+        seen.append(torch.get_float32_matmul_precision())
+        return learn(self)
+
+    monkeypatch.setattr(Learner, "learn_block", watched)
+    libra(*begin(bank, tmp_path / "run", "--matmul", "high", epochs=1))
+    assert set(seen) == {"high"}
+    seen.clear()
+    libra("train", "--resume", tmp_path / "run", "--epochs", "2")  # goes on as it began
+    assert set(seen) == {"high"}
+    seen.clear()
+    libra(*begin(bank, tmp_path / "exact", epochs=1))
+    assert set(seen) == {"highest"}
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_the_demo_replaces_its_own_run_and_no_other(bank, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "out" / "run")
     with pytest.raises(LibraError, match="holds a run already"):
