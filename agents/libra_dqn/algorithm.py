@@ -8,25 +8,22 @@ with discrete actions it is SB3's DQN with the paper's L1 loss.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
-from stable_baselines3 import DQN
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy
 from torch.nn import functional as F
 
 from agents.dqn_variants import learn_differences
-from agents.libra_dqn.learner import Learner, LearnerSettings
+from agents.libra_dqn.blockwise import Blockwise
+from agents.libra_dqn.learner import Learner, LearnerSettings, check_start
 from agents.libra_dqn.policy import ScalePolicy
-from agents.libra_dqn.progress import with_bar
 from agents.vec_env import WeighingVecEnv
 from libra_gym.errors import LibraError
-from libra_gym.network import NetworkSettings
 from libra_gym.settings import (
     AtLeastOne,
     AtLeastZero,
@@ -42,11 +39,9 @@ from libra_gym.weigher import Weigher
 
 Loss: TypeAlias = Literal["l1", "huber", "mse"]
 LOSSES = {"l1": F.l1_loss, "huber": F.smooth_l1_loss, "mse": F.mse_loss}
-_ENDLESS = 2**62
-SelfLibraDQN = TypeVar("SelfLibraDQN", bound="LibraDQN")
 
 
-class LibraDQN(DQN):
+class LibraDQN(Blockwise):
     """Deep Q-learning on the counting scale; by default as in the paper, or in its authors' program where it is silent.
 
     An *epoch* weighs every patch of the bank once, in blocks of the environment's `num_envs`. At its start the target
@@ -322,120 +317,12 @@ class LibraDQN(DQN):
             actions = np.where(coins, lots, np.reshape(actions, -1)).reshape(np.shape(actions))
         return actions, state
 
-    # ----------------------------------------------------------------------------------------------------- learning
-
-    def learn(
-        self: SelfLibraDQN,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 1,
-        tb_log_name: str = "LibraDQN",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfLibraDQN:
-        """Learn from this many transitions; on the scales, `log_interval` counts epochs."""
-        if self.learner is None:
-            return super().learn(
-                total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
-            )
-        return self._run(total_timesteps, None, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-
-    def learn_epochs(
-        self: SelfLibraDQN,
-        epochs: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 1,
-        tb_log_name: str = "LibraDQN",
-        reset_num_timesteps: bool = True,
-    ) -> SelfLibraDQN:
-        """Learn until this many epochs are complete in all."""
-        if self.learner is None:
-            raise LibraError("learn_epochs needs the scales of agents.make_vec_env(...) as environment.")
-        return self._run(_ENDLESS, epochs, callback, log_interval, tb_log_name, reset_num_timesteps, False)
-
-    def _run(
-        self: SelfLibraDQN,
-        total_timesteps: int,
-        epochs: int | None,
-        callback: MaybeCallback,
-        log_interval: int,
-        tb_log_name: str,
-        reset_num_timesteps: bool,
-        progress_bar: bool,
-    ) -> SelfLibraDQN:
-        """Blocks until so many transitions were taken, so many epochs are complete, or a callback says stop."""
-        learner = self.learner
-        assert learner is not None
-        if progress_bar:
-            callback = with_bar(callback)
-        total_timesteps, callbacks = self._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name)
-        callbacks.on_training_start(locals(), globals())
-        callbacks.on_rollout_start()
-        while self.num_timesteps < total_timesteps and (epochs is None or learner.epoch < epochs):
-            if epochs is None:
-                self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
-            else:
-                self._current_progress_remaining = 1.0 - (learner.epoch + learner.cursor / len(learner.bank)) / epochs
-            if not self._learn_block(callbacks, log_interval):
-                break
-        callbacks.on_training_end()
-        return self
-
-    def _learn_block(self, callback: BaseCallback, log_interval: int) -> bool:
-        """Weigh one block and update; at an epoch's end, log. False stops the training."""
-        learner = self.learner
-        assert learner is not None
-        self._update_learning_rate(self.policy.optimizer)
-        self.exploration_rate = learner.epsilon
-        self.policy.set_training_mode(True)
-        report = learner.learn_block()
-        self.policy.set_training_mode(False)
-        self.num_timesteps += report.transitions
-        self._n_updates, self.epochs_done = learner.updates, learner.epoch
-        callback.update_locals(locals())
-        go_on = callback.on_step()
-        if report.epoch_done:
-            self._record_epoch()
-            callback.on_rollout_end()
-            if log_interval is not None and learner.epoch % log_interval == 0:
-                self.dump_logs()
-            callback.on_rollout_start()
-        return go_on
-
-    def _record_epoch(self) -> None:
-        learner = self.learner
-        assert learner is not None
-        summary = learner.summary
-        self._episode_num += summary.weighings
-        if self.ep_info_buffer is not None:
-            self.ep_info_buffer.clear()  # the means that SB3 logs are those of this epoch
-            self.ep_info_buffer.append({"r": summary.mean_return, "l": summary.mean_steps, "t": 0.0})
-        for key, value in (
-            ("rollout/exploration_rate", summary.epsilon),
-            ("rollout/epoch", learner.epoch),
-            ("rollout/exact", summary.exact),
-            ("train/loss", summary.loss),
-        ):
-            self.logger.record(key, value)
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """SB3's update with the chosen loss and an optional double Q target; used on other environments only."""
         learn_differences(self, gradient_steps, batch_size, loss=LOSSES[self.loss], double=self.double)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "learner"]
-
-
-def check_start(counter: Weigher, network: NetworkSettings, task: WeighingTask) -> None:
-    """Refuse a counter that an agent with this network and task cannot start from, by the first thing that differs."""
-    given, needed = counter.network.settings.to_dict(), network.to_dict()
-    pairs = {name: (given[name], needed[name]) for name in needed if name not in ("init_std", "dropout")}
-    pairs |= {"pool": (list(counter.task.pool), list(task.pool)), "tick": (counter.task.tick, task.tick)}
-    pairs |= {"weight_encoding": (counter.task.weight_encoding, task.weight_encoding)}
-    for name, (theirs, ours) in pairs.items():
-        if theirs != ours:
-            raise LibraError(f"The counter to start from has {name} {theirs}, but this agent has {ours}.")
 
 
 class _NoBuffer:

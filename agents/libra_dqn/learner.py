@@ -17,9 +17,11 @@ from torch import Tensor
 from agents.libra_dqn.replay import IndexReplay, Transitions
 from agents.state import load_optimizer_tensors, optimizer_tensors, under
 from libra_gym.bank import FeatureBank
-from libra_gym.network import ScaleNetwork, standard
+from libra_gym.errors import LibraError
+from libra_gym.network import NetworkSettings, ScaleNetwork, standard
 from libra_gym.tables import TaskTables
 from libra_gym.task import WeighingTask
+from libra_gym.weigher import Weigher
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -345,3 +347,14 @@ class Learner:
 def _values(network: ScaleNetwork, features: Tensor, weights: Tensor, row: Tensor | None) -> Tensor:
     """Q values of situations, each of the patch of its own place, or of that which `row` names."""
     return network(features, weights) if row is None else network.q(network.embed(features)[row], weights)
+
+
+def check_start(counter: Weigher, network: NetworkSettings, task: WeighingTask) -> None:
+    """Refuse a counter that an agent with this network and task cannot start from, by the first thing that differs."""
+    given, needed = counter.network.settings.to_dict(), network.to_dict()
+    pairs = {name: (given[name], needed[name]) for name in needed if name not in ("init_std", "dropout")}
+    pairs |= {"pool": (list(counter.task.pool), list(task.pool)), "tick": (counter.task.tick, task.tick)}
+    pairs |= {"weight_encoding": (counter.task.weight_encoding, task.weight_encoding)}
+    for name, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            raise LibraError(f"The counter to start from has {name} {theirs}, but this agent has {ours}.")

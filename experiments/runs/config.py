@@ -184,7 +184,7 @@ def plan(
 
 def _check_init(config: RunConfig, channels: int) -> None:
     """Refuse a counter that the agent cannot start from."""
-    from agents.libra_dqn.algorithm import check_start
+    from agents.libra_dqn.learner import check_start
     from experiments.runs.counter import open_weigher
 
     assert config.init is not None

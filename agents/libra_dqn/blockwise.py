@@ -1,0 +1,118 @@
+"""How LibraDQN runs on the scales: SB3's `learn`, with a block of patches where SB3 has a step of the environments."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import MaybeCallback
+
+from agents.libra_dqn.learner import Learner
+from agents.libra_dqn.progress import with_bar
+from libra_gym.errors import LibraError
+
+_ENDLESS = 2**62
+SelfBlockwise = TypeVar("SelfBlockwise", bound="Blockwise")
+
+
+class Blockwise(DQN):
+    """Learns by its learner's blocks; without a learner, by SB3's own loop."""
+
+    learner: Learner | None
+    epochs_done: int
+
+    def learn(
+        self: SelfBlockwise,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "LibraDQN",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfBlockwise:
+        """Learn from this many transitions; on the scales, `log_interval` counts epochs."""
+        if self.learner is None:
+            return super().learn(
+                total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
+            )
+        return self._run(total_timesteps, None, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def learn_epochs(
+        self: SelfBlockwise,
+        epochs: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "LibraDQN",
+        reset_num_timesteps: bool = True,
+    ) -> SelfBlockwise:
+        """Learn until this many epochs are complete in all."""
+        if self.learner is None:
+            raise LibraError("learn_epochs needs the scales of agents.make_vec_env(...) as environment.")
+        return self._run(_ENDLESS, epochs, callback, log_interval, tb_log_name, reset_num_timesteps, False)
+
+    def _run(
+        self: SelfBlockwise,
+        total_timesteps: int,
+        epochs: int | None,
+        callback: MaybeCallback,
+        log_interval: int,
+        tb_log_name: str,
+        reset_num_timesteps: bool,
+        progress_bar: bool,
+    ) -> SelfBlockwise:
+        """Blocks until so many transitions were taken, so many epochs are complete, or a callback says stop."""
+        learner = self.learner
+        assert learner is not None
+        if progress_bar:
+            callback = with_bar(callback)
+        total_timesteps, callbacks = self._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name)
+        callbacks.on_training_start(locals(), globals())
+        callbacks.on_rollout_start()
+        while self.num_timesteps < total_timesteps and (epochs is None or learner.epoch < epochs):
+            if epochs is None:
+                self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            else:
+                self._current_progress_remaining = 1.0 - (learner.epoch + learner.cursor / len(learner.bank)) / epochs
+            if not self._learn_block(callbacks, log_interval):
+                break
+        callbacks.on_training_end()
+        return self
+
+    def _learn_block(self, callback: BaseCallback, log_interval: int) -> bool:
+        """Weigh one block and update; at an epoch's end, log. False stops the training."""
+        learner = self.learner
+        assert learner is not None
+        self._update_learning_rate(self.policy.optimizer)
+        self.exploration_rate = learner.epsilon
+        self.policy.set_training_mode(True)
+        report = learner.learn_block()
+        self.policy.set_training_mode(False)
+        self.num_timesteps += report.transitions
+        self._n_updates, self.epochs_done = learner.updates, learner.epoch
+        callback.update_locals(locals())
+        go_on = callback.on_step()
+        if report.epoch_done:
+            self._record_epoch()
+            callback.on_rollout_end()
+            if log_interval is not None and learner.epoch % log_interval == 0:
+                self.dump_logs()
+            callback.on_rollout_start()
+        return go_on
+
+    def _record_epoch(self) -> None:
+        learner = self.learner
+        assert learner is not None
+        summary = learner.summary
+        self._episode_num += summary.weighings
+        if self.ep_info_buffer is not None:
+            self.ep_info_buffer.clear()  # the means that SB3 logs are those of this epoch
+            self.ep_info_buffer.append({"r": summary.mean_return, "l": summary.mean_steps, "t": 0.0})
+        for key, value in (
+            ("rollout/exploration_rate", summary.epsilon),
+            ("rollout/epoch", learner.epoch),
+            ("rollout/exact", summary.exact),
+            ("train/loss", summary.loss),
+        ):
+            self.logger.record(key, value)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
