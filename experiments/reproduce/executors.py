@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import shutil
 import signal
@@ -42,6 +43,8 @@ class Executor(Protocol):
 
     width: int
     """How many jobs run at a time."""
+    at_once: float
+    """How many jobs to give it at a time: a cluster that grows when it has much to do gets all that can be run."""
 
     def submit(self, job: Job) -> None:
         """Take a job whose needs are met."""
@@ -164,7 +167,7 @@ class LocalExecutor:
     """Processes of this machine, which share its cores."""
 
     def __init__(self, width: int = 1) -> None:
-        self.width = width
+        self.width = self.at_once = width
         self._threads = ThreadPoolExecutor(width)
         self._ended: SimpleQueue[tuple[Job, Outcome]] = SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -219,6 +222,7 @@ class RayExecutor:
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         self.width = gpus or max(int(resources.get("CPU", 1)), 1)
+        self.at_once = math.inf
         self._run: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=0)(run_job)
         self._running: dict[Any, Job] = {}
 

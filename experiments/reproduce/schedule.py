@@ -31,9 +31,10 @@ class Executed:
 
 
 def execute(jobs: Sequence[Job], executor: Executor, listener: Listener) -> Executed:
-    """Run jobs, needs first. What needs a failed job fails with its reason; all else goes on.
+    """Run jobs, needs first and otherwise in their order, so that a table's first rows are finished first.
 
-    Ctrl-C asks the running jobs to save their state, and leaves the rest for the next time.
+    What needs a failed job fails with its reason; all else goes on. Ctrl-C asks the running jobs to save their state
+    and leaves the rest for the next time.
     """
     executed = Executed({})
     outcomes = executed.outcomes
@@ -54,7 +55,7 @@ def execute(jobs: Sequence[Job], executor: Executor, listener: Listener) -> Exec
                 if lost is not None:
                     waiting.remove(job)
                     end(job, Outcome("failed", reason=_because(lost, outcomes[lost.key])))
-                elif all(need.key in outcomes for need in needs):
+                elif running < executor.at_once and all(need.key in outcomes for need in needs):
                     waiting.remove(job)
                     executor.submit(job)
                     running += 1

@@ -108,7 +108,7 @@ def make_planner(root: Path, out: Path, **settings) -> Planner:
 class Pretender:
     """An executor whose jobs are done at once, with figures that are made up, or fail."""
 
-    width = 1
+    width = at_once = 1
 
     def __init__(self, *, failing="", mae=60.0):
         self.failing, self.mae = failing, mae

@@ -78,6 +78,13 @@ def test_a_table_stands_beside_the_papers_figures_and_the_second_time_costs_noth
     assert figures(tmp_path / "out" / "game.csv") == rows
 
 
+def test_the_first_rows_are_finished_first(root, tmp_path, pretender):
+    reproduce("plugin", root=root, out=tmp_path / "out")
+    titles = [job.title for job in pretender.ran]
+    first = next(i for i, title in enumerate(titles) if title.startswith("pre-train"))
+    assert sum("evaluate" in title and "ImageNet" in title for title in titles[:first]) == 4
+
+
 def test_tables_share_what_they_have_in_common(root, tmp_path, pretender):
     reproduce("game", root=root, out=tmp_path / "out")
     before = len(pretender.ran)

@@ -23,7 +23,7 @@ def silent(*_):
 class Scripted:
     """An executor that ends jobs as it was told, by their titles, and as done where it was told nothing."""
 
-    width = 1
+    width = at_once = 1
 
     def __init__(self, **script):
         self.script = {title: list(outcomes) for title, outcomes in script.items()}
