@@ -125,7 +125,10 @@ def _sota(planner: Planner) -> list[Entry]:
 
 
 def _cross(planner: Planner) -> list[Entry]:
-    planner.note("Backbone and agent are trained on the first data set and see the second only when they are judged.")
+    given = " (what a given backbone has learnt from before is not known here)" if planner.request.backbones else ""
+    planner.note(
+        f"Backbone{given} and agent are trained on the first data set and see the second only when they are judged."
+    )
     return [
         _line(planner, "LibraNet", f"{source} → {target}", libra(planner, learnt), learnt, seen)
         for source, learnt in TRANSFERS.items()
