@@ -26,6 +26,8 @@ def draw(metrics: Sequence[str], lines: Sequence[Line]) -> bytes:
             ("paper", PAPER, [line.cells[index].paper for line in lines]),
             ("ours", OURS, [line.cells[index].ours for line in lines]),
         ):
+            if name == "paper" and not any(figures):
+                continue
             (_curve if curve else _bars)(panel, lines, figures, name, colour)
         panel.set_title(metric)
         panel.spines[["top", "right"]].set_visible(False)

@@ -56,14 +56,21 @@ class Report:
     # ---------------------------------------------------------------------------------------------------- contents
 
     @property
+    def compared(self) -> bool:
+        """Whether the paper has any of the figures: of another data set than its own it has none."""
+        return any(cell.paper is not None for line in self.lines for cell in line.cells)
+
+    @property
     def header(self) -> list[str]:
         """Names of the columns."""
-        figures = [f"{metric} {what}" for metric in self.table.metrics for what in ("paper", "ours", "Δ")]
+        columns = ("paper", "ours", "Δ") if self.compared else ("ours",)
+        figures = [f"{metric} {what}" for metric in self.table.metrics for what in columns]
         return ["", "where", *figures, "judged on", "remark"]
 
     def cells(self, line: Line) -> list[str]:
         """A line as text, in the order of the header."""
-        figures = [text for cell in line.cells for text in cell.shown]
+        shown = slice(None) if self.compared else slice(1, 2)
+        figures = [text for cell in line.cells for text in cell.shown[shown]]
         return [line.row, line.where, *figures, line.judged, line.reason]
 
     @property
@@ -87,7 +94,7 @@ class Report:
     def markdown(self) -> str:
         """For people and for version control."""
         parts = [f"# {self.table.title}", _markdown_table(self.header, [self.cells(line) for line in self.lines])]
-        parts.append("Δ is ours less the paper's. The paper's “MSE” is the root of the mean squared error.")
+        parts.append(self._legend)
         if self.notes:
             parts.append("## Notes\n\n" + "\n".join(f"- {note}" for note in self.notes))
         if self.others:
@@ -115,7 +122,7 @@ class Report:
         """One self-contained page."""
         title = escape(self.table.title)
         body = [f"<h1>{title}</h1>", _html_table(self.header, [self.cells(line) for line in self.lines])]
-        body.append("<p>Δ is ours less the paper's. The paper's “MSE” is the root of the mean squared error.</p>")
+        body.append(f"<p>{escape(self._legend)}</p>")
         body.append(f'<img alt="The paper’s figures and ours" src="data:image/png;base64,{self._plot()}">')
         if self.notes:
             body.append("<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.notes) + "</ul>")
@@ -131,6 +138,11 @@ class Report:
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             f"<style>{_STYLE}</style></head>\n<body>\n{page}\n</body></html>\n"
         )
+
+    @property
+    def _legend(self) -> str:
+        difference = "Δ is ours less the paper's. " if self.compared else ""
+        return f"{difference}The paper's “MSE” is the root of the mean squared error."
 
     def _plot(self) -> str:
         from experiments.reproduce.plot import draw

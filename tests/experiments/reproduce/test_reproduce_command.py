@@ -133,6 +133,8 @@ def test_variants_of_a_table_lie_side_by_side(root, tmp_path, pretender):
     assert {path.stem for path in (tmp_path / "out").glob("*.csv")} == names
     page = (tmp_path / "out" / "seeds-shanghaitech_b.md").read_text()
     assert page.splitlines()[0].endswith(": the same on SHT B")
+    assert "|  | where | MAE ours | MSE ours | judged on | remark |" in page  # the paper has no such figures
+    assert "MAE paper" in (tmp_path / "out" / "seeds-paper.md").read_text()
     rows = figures(tmp_path / "out" / "seeds-shanghaitech_b.csv")
     assert {(row["where"], row["paper"], row["difference"]) for row in rows} == {("SHT B", "", "")}
     assert all(row["ours"] for row in rows)
