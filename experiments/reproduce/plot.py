@@ -18,6 +18,7 @@ PAPER, OURS = "#8a94a3", "#1f6fb4"
 def draw(metrics: Sequence[str], lines: Sequence[Line]) -> bytes:
     """A PNG: curves where the rows are numbers, else bars. A figure that is missing is not drawn."""
     curve = all(_is_number(line.row) for line in lines)
+    compared = any(cell.paper is not None for line in lines for cell in line.cells)
     height = 3.2 if curve else 1.2 + 0.45 * len(lines)
     picture = Picture(figsize=(1.5 + 3.4 * len(metrics), height), layout="constrained")
     panels = picture.subplots(1, len(metrics), squeeze=False, sharey=not curve)[0]
@@ -26,9 +27,12 @@ def draw(metrics: Sequence[str], lines: Sequence[Line]) -> bytes:
             ("paper", PAPER, [line.cells[index].paper for line in lines]),
             ("ours", OURS, [line.cells[index].ours for line in lines]),
         ):
-            if name == "paper" and not any(figures):
+            if name == "paper" and not compared:
                 continue
-            (_curve if curve else _bars)(panel, lines, figures, name, colour)
+            if curve:
+                _curve(panel, lines, figures, name, colour)
+            else:
+                _bars(panel, figures, name, colour, {"paper": -0.2, "ours": 0.2}[name] if compared else 0.0)
         panel.set_title(metric)
         panel.spines[["top", "right"]].set_visible(False)
     if not curve:
@@ -47,9 +51,9 @@ def _curve(panel: Axes, lines: Sequence[Line], figures: Sequence[Figure | None],
     panel.set_xticks(x)
 
 
-def _bars(panel: Axes, lines: Sequence[Line], figures: Sequence[Figure | None], name: str, colour: str) -> None:
+def _bars(panel: Axes, figures: Sequence[Figure | None], name: str, colour: str, beside: float) -> None:
     means, deviations = _arrays(figures)
-    y = np.arange(len(lines)) + (-0.2 if name == "paper" else 0.2)
+    y = np.arange(len(figures)) + beside
     panel.barh(y, means, 0.36, xerr=deviations, color=colour, label=name)
     for place, mean, deviation in zip(y, means, np.nan_to_num(deviations)):
         if np.isfinite(mean):
