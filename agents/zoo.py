@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from agents.callbacks import STEPS_PER_PATCH
 from agents.registry import ALGORITHMS, Algorithm, with_references
 from agents.vec_env import make_vec_env
-from libra_gym.bank import load_bank
+from libra_gym.banks import load_bank
 from libra_gym.errors import LibraError
 
 ENV_IDS = ("LibraWeighing-v0", "LibraWeighingContinuous-v0")

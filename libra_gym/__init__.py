@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 if TYPE_CHECKING:
-    from libra_gym.bank import FeatureBank, bank_names, load_bank, register_bank
+    from libra_gym.bank import FeatureBank
+    from libra_gym.banks import bank_names, load_bank, register_bank
     from libra_gym.counter import Counted, Counter, count
     from libra_gym.errors import LibraError
     from libra_gym.quantizer import Quantizer
@@ -28,10 +29,10 @@ _HOMES = {
     "Quantizer": "quantizer",
     "Rewards": "task",
     "WeighingTask": "task",
-    "bank_names": "bank",
+    "bank_names": "banks",
     "count": "counter",
-    "load_bank": "bank",
-    "register_bank": "bank",
+    "load_bank": "banks",
+    "register_bank": "banks",
 }
 
 __all__ = [

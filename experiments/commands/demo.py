@@ -12,7 +12,7 @@ from rich.table import Table
 
 from experiments.runs import RunDirectory, plan, train
 from experiments.runs.pictures import draw
-from libra_gym.bank import load_bank
+from libra_gym.banks import load_bank
 from libra_gym.datasets.synthetic import redraw
 from libra_gym.evaluation import Evaluation
 from libra_gym.weigher import Weigher

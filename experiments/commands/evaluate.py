@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from experiments.commands.sources import check_place, refuse_idle
-from libra_gym.bank import FeatureBank, load_bank
+from libra_gym.bank import FeatureBank
+from libra_gym.banks import load_bank
 from libra_gym.datasets import DATASETS, open_dataset
 from libra_gym.errors import LibraError
 

@@ -30,7 +30,7 @@ def figures(
     from experiments.commands.evaluate import check_features
     from experiments.runs.counted import count_bank, discount_of
     from experiments.runs.counter import HeadCounter, open_joined
-    from libra_gym.bank import load_bank
+    from libra_gym.banks import load_bank
     from libra_gym.rendering import confusion_figure, scatter_figure
 
     counter, _ = open_joined(model)

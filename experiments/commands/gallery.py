@@ -38,7 +38,7 @@ def gallery(
     from experiments.runs.counter import open_joined
     from experiments.runs.failures import CLASSES, analyse, by_cause, class_errors
     from experiments.runs.scenes import photo_source
-    from libra_gym.bank import load_bank
+    from libra_gym.banks import load_bank
     from libra_gym.rendering import causes_figure, gallery_figure
 
     counter, _ = open_joined(model)

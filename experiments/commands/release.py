@@ -156,7 +156,7 @@ def _whole(run: Path, which: str, notes: dict[str, str]) -> _Made:
 
 
 def _validation(config: RunConfig, bank: str | None) -> FeatureBank:
-    from libra_gym.bank import load_bank
+    from libra_gym.banks import load_bank
 
     try:
         return load_bank(bank or config.bank).split(config.validation_split).wholes()

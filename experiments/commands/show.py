@@ -60,7 +60,7 @@ def show(
     from experiments.runs.counter import open_joined
     from experiments.runs.pictures import animate, draw_count_map, draw_weighing
     from experiments.runs.scenes import bank_scene, find_image, photo_scene, photo_source
-    from libra_gym.bank import load_bank
+    from libra_gym.banks import load_bank
 
     if (image is None) == (bank is None):
         raise LibraError("`libra show` needs either --image with a photo, or --bank and --name.")

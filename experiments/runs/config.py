@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from agents.registry import Algorithm, find_algorithm
-from libra_gym.bank import FeatureBank, bank_names, load_bank
+from libra_gym.bank import FeatureBank
+from libra_gym.banks import bank_names, load_bank
 from libra_gym.errors import LibraError
 from libra_gym.models import RELEASED
 from libra_gym.network import NetworkSettings

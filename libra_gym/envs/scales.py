@@ -18,7 +18,8 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
-from libra_gym.bank import FeatureBank, load_bank
+from libra_gym.bank import FeatureBank
+from libra_gym.banks import load_bank
 from libra_gym.envs.order import Order, PatchOrder
 from libra_gym.errors import LibraError
 from libra_gym.tables import TaskTables

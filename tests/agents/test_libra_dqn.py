@@ -9,7 +9,7 @@ from dqn_helpers import SMALL, agent, scales
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents.libra_dqn import LibraDQN, Transitions
-from libra_gym.bank import load_bank
+from libra_gym.banks import load_bank
 from libra_gym.evaluation import weigh
 from libra_gym.weigher import Weigher
 

@@ -13,7 +13,8 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from agents import make_vec_env
 from agents.libra_dqn import LibraDQN
-from libra_gym.bank import BankImage, FeatureBank, load_bank
+from libra_gym.bank import BankImage, FeatureBank
+from libra_gym.banks import load_bank
 from libra_gym.errors import LibraError
 from libra_gym.task import WeighingTask
 

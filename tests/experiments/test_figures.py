@@ -180,7 +180,7 @@ class TestTheRegion:
 
 
 def test_photos_of_a_bank_come_from_its_data_set():
-    from libra_gym.bank import load_bank
+    from libra_gym.banks import load_bank
     from libra_gym.datasets.synthetic import redraw
 
     demo = load_bank("demo")

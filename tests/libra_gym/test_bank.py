@@ -9,7 +9,8 @@ import pytest
 import torch
 from banks import make_bank
 
-from libra_gym.bank import BankImage, FeatureBank, bank_names, load_bank, register_bank
+from libra_gym.bank import BankImage, FeatureBank
+from libra_gym.banks import bank_names, load_bank, register_bank
 from libra_gym.datasets.ucf_cc_50 import FOLDS, UCFCC50
 from libra_gym.errors import LibraError
 from libra_gym.quantizer import Quantizer
@@ -123,7 +124,7 @@ def test_a_bank_can_be_registered():
         assert "mine" in bank_names()
         assert load_bank("mine", "train").name == "small"
     finally:
-        from libra_gym import bank as module
+        from libra_gym import banks as module
 
         module._NAMED.pop("mine")
         module._open_bank.cache_clear()

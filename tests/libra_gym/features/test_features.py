@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from experiments.commands.features import app
 from libra_gym.backbones import preprocess
-from libra_gym.bank import FeatureBank, load_bank
+from libra_gym.bank import FeatureBank
+from libra_gym.banks import load_bank
 from libra_gym.counts import KERNELS, patch_counts
 from libra_gym.datasets import open_dataset
 from libra_gym.datasets.views import paper_crops

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from experiments.commands.features import app
 from experiments.runs.config import plan
 from libra_gym.backbones import Backbone, load_backbone, preprocess
-from libra_gym.bank import load_bank
+from libra_gym.banks import load_bank
 from libra_gym.counts import PATCH
 from libra_gym.datasets import open_dataset
 from libra_gym.datasets.views import full
