@@ -60,7 +60,10 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
     | a weight that leaves V ≤ 1.5·G | +3 if it is the optimal one, +1 if E fell, else −1 |
     | a weight that leaves V > 1.5·G | −1 if it is the optimal one, else −3 |
 
-    The optimal weight is the legal one that brings V nearest to G.
+    While E > 0, the optimal weight is the legal one that brings V nearest to G; once E = 0, only `end` is optimal.
+
+    With `rewards={"shape": "error"}`, as in most recipes of `libra train`, an action earns the error in people that it
+    takes away instead (`libra_gym.task.WeighingTask.error_reward`).
 
     ## Starting State
 
