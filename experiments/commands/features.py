@@ -67,7 +67,8 @@ def features(
     crops: Annotated[Crops, typer.Option(help="'paper': its 18 crops of each training photo.")] = Crops.none,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also the mirror of each training photo.")] = False,
     grids: Annotated[
-        bool, typer.Option("--grids", help="Also the grids half a patch apart of each training photo, from the same pass.")
+        bool,
+        typer.Option("--grids", help="Also the grids half a patch apart of each training photo; same pass."),
     ] = False,
     scale: Annotated[
         float | None,

@@ -132,7 +132,8 @@ def pretrain(
         changes.setdefault("scale", learnt_scale(init or weights))  # photos keep the size that they learnt from
         settings = pretrain_settings(method.value, preset, changes)
         others = [parse_source(text, "--also") for text in also or ()]
-        start = weights if init is None or (settings.method == "weighing" and weights != "imagenet") else init
+        another = method is Method.weighing and given(context, "weights")  # under the scale of --init
+        start = weights if init is None or another else init
         if start not in ("imagenet", "random"):
             start = str(weights_file(start).absolute())
         if method is Method.weighing and init is not None and not given(context, "backbone"):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 METHODS = ("bcnet", "tasselnetv2")
 """Pre-trainings that the paper's rows are built on."""
 
+WHERE = tuple(name for name in DATASETS if name != "synthetic")
+"""Data sets that a table can be made on: those of photos."""
+
 
 class TableName(StrEnum):
     """The paper's tables."""
@@ -70,7 +73,9 @@ def reproduce(
     table: Annotated[TableName, typer.Argument(help="Which of the paper's tables.")],
     out: Annotated[Path, typer.Option(help="Where the table goes; what is made on the way is kept in OUT/cache.")],
     weights: Annotated[str, typer.Option(help="ImageNet weights of VGG16: a file, or 'imagenet' to download.")],
-    root: Annotated[Path | None, typer.Option(help="The directory that holds the data sets' directories.")] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="The directory that holds the data sets' directories; your photos for 'folder'.")
+    ] = None,
     backbone: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,7 +87,7 @@ def reproduce(
         None
     ),
     dataset: Annotated[
-        str, typer.Option(help=f"Where to make a table that the paper has of A alone: one of {', '.join(DATASETS)}.")
+        str, typer.Option(help=f"Where to make a table that the paper has of A alone: one of {', '.join(WHERE)}.")
     ] = "shanghaitech_a",
     preset: Annotated[
         PresetName,
@@ -117,8 +122,8 @@ def reproduce(
         raise LibraError(f"There is no directory {str(root)!r}; --root is the one that holds the data sets.")
     if table is TableName.speed:
         refuse_idle(context, "is not for the table speed, which measures time", *_OF_FIGURES)
-    if dataset not in DATASETS:
-        raise LibraError(f"There is no data set {dataset!r}; the data sets are {', '.join(DATASETS)}.")
+    if dataset not in WHERE:
+        raise LibraError(f"--dataset {dataset!r} is not a data set of photos; those are {', '.join(WHERE)}.")
     if table.value not in ON_ONE_DATASET:
         refuse_idle(context, f"is not for the table {table.value}, which has data sets of its own", "dataset")
     if weights in RELEASED:

@@ -10,10 +10,11 @@ import json
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.runs.config import RunConfig
 from experiments.runs.directory import RunDirectory
 from experiments.tracking import EPOCH, SECONDS, TRANSITIONS
 from libra_gym.errors import LibraError
@@ -22,8 +23,10 @@ FIGURES = ("mae", "rmse", "game_3", "steps_per_patch", "transitions", "seconds")
 """The numbers of a run that are averaged over seeds."""
 
 _OLD_SECONDS = "time/time_elapsed"  # what runs recorded before they recorded SECONDS; it begins anew with each sitting
-_NOT_SETTINGS = {"seed", "device", "bank", "about", "checkpoint_minutes", "sb3_zip", "wandb"}
-"""Keys of `config.json` in which runs of one group may differ; the bank is told by its fingerprint, not by its path."""
+_NOT_SETTINGS = {"seed", "device", "bank", "also", "about", "checkpoint_minutes", "sb3_zip", "wandb"}
+"""Keys of `config.json` in which runs of one group may differ; banks are told by their fingerprints, not by paths."""
+_DEFAULTS = {field.name: field.default for field in fields(RunConfig) if field.default is not MISSING}
+"""What runs of an older version had, which do not say so."""
 
 
 class Point(NamedTuple):
@@ -97,7 +100,7 @@ def read_run(path: str | Path) -> RunRecord:
     curve = tuple(
         Point(int(row[EPOCH]), float(row["validation/mae"]), _transitions(row), _seconds(row)) for row in rows
     )
-    kept = {key: value for key, value in config.items() if key not in _NOT_SETTINGS}
+    kept = {key: value for key, value in (_DEFAULTS | config).items() if key not in _NOT_SETTINGS}
     return RunRecord(
         path=str(path),
         algo=config["algo"],

@@ -80,10 +80,12 @@ def run_job(job: Job, environment: Mapping[str, str] | None = None, started: Sta
 
 
 def _run(job: Job, environment: dict[str, str], started: Starter | None) -> Outcome:
-    resumed = job.state == "begun" and job.resume is not None
-    call = job.resume if resumed and job.resume is not None else job.begin
-    if not resumed:
+    call = job.begin
+    if job.state == "begun" and job.resume is not None and (job.resume == job.begin or _begun_here(job)):
+        call = job.resume
+    else:
         _clear(job.output)
+    resumed = call is job.resume
     write_whole(job.directory / "job.json", _json(job.record()))
     begun = time.monotonic()
     with (job.directory / LOG).open("ab") as log:
@@ -99,7 +101,18 @@ def _run(job: Job, environment: dict[str, str], started: Starter | None) -> Outc
     if status < 0 or status > _SIGNALLED:
         number = -status if status < 0 else status - _SIGNALLED
         return Outcome("killed", seconds, f"was ended by {_signal_name(number)}")
-    return Outcome("failed", seconds, _last_words(job.directory / LOG, mark) or f"ended with status {status}")
+    reason = _last_words(job.directory / LOG, mark) or f"ended with status {status}"
+    if resumed and call != job.begin:
+        reason += f" To begin this job anew, delete {job.directory}."
+    return Outcome("failed", seconds, reason)
+
+
+def _begun_here(job: Job) -> bool:
+    """Whether what is there was begun with the same paths: an output or a root may have been moved since."""
+    try:
+        return json.loads((job.directory / "job.json").read_bytes())["command"] == str(job.begin)
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _command(call: Call, environment: dict[str, str], output: int, started: Starter | None) -> int:

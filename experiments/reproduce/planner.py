@@ -27,6 +27,9 @@ FOLDS = {"ucf_cc_50": 5}
 
 ROLES = ("train", "validation", "test")
 
+PATCHES = 550
+"""About how many a photo of ShanghaiTech A has, for estimates of time."""
+
 SMALL_EPOCHS = {"head": 3, "pretrain": 2}
 """Epochs of a small budget; every agent has one."""
 
@@ -66,6 +69,10 @@ class Request:
     """Where the tables are made that the paper made on one data set."""
     preset: Preset = "default"
     """How LibraNet is trained: as we do it, or by the paper's own settings."""
+
+    def __post_init__(self) -> None:
+        if self.matmul == "highest":  # as without: it is the same job
+            object.__setattr__(self, "matmul", None)
 
     @property
     def places(self) -> dict[str, str]:
@@ -142,8 +149,9 @@ class Planner:
         if name not in self._sources:
             try:
                 self._sources[name] = open_dataset(name, self.request.root)
-            except LibraError:
-                raise LibraError(f"{name}: not found under {self.request.root}") from None
+            except LibraError as error:
+                missing = f"{name}: not found under {self.request.root}"
+                raise LibraError(str(error) if name == "folder" else missing) from None
             for sentence in self._sources[name].missing():
                 self.note(f"{name} is not whole: {sentence.partition(' photos: ')[0]} photos.")
         return self._sources[name]
@@ -151,6 +159,11 @@ class Planner:
     def splits(self, name: str) -> list[Splits]:
         """The splits of a data set, one entry for each fold of cross-validation."""
         if name in FOLDS:
+            self.note(
+                f"{name}: the mean over {FOLDS[name]} folds of each fold's figure, by the last epoch, since few "
+                f"validation photos are left to choose one by. There are no official folds; ours are in "
+                f"libra_gym/datasets/{name}.py."
+            )
             return [Splits(*(f"fold{k}-{role}" for role in ROLES), folded=True) for k in range(1, FOLDS[name] + 1)]
         return [Splits("train", "validation", self.judged(name))]
 
@@ -258,7 +271,7 @@ class Planner:
                 "backbone": "vgg16",
                 "weights": eyes.identity,
                 **({} if eyes.scale == 1.0 else {"scale": eyes.scale}),
-                **self._precision,
+                **(self._precision if self.request.precision == "bf16" else {}),  # it is in fp32 if nothing is said
             },
             self.cache,
             () if eyes.made_by is None else (eyes.made_by,),
@@ -286,6 +299,7 @@ class Planner:
             epochs = SMALL_EPOCHS.get(algorithm.kind, 1)
         if epochs is not None:  # as with --epochs, however small the bank is
             resolved |= {"epochs": epochs, "weighings": None}
+        photos = self._photos(dataset, splits.train)
         job = Job(
             "train",
             f"{recipe.algo} {_changes(recipe)}on {eyes.name}, {dataset} {splits.train}, seed {seed}",
@@ -299,7 +313,7 @@ class Planner:
             self.cache,
             (bank,),
             unit="head" if algorithm.kind == "head" else "agent",
-            units=self._photos(dataset, splits.train) * resolved["epochs"],
+            units=max(photos * resolved["epochs"], (resolved.get("weighings") or 0) / PATCHES),
         )
         pair = (splits.train, splits.validation)
         call = commands.train(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -48,10 +49,14 @@ class Report:
         texts = {".md": self.markdown(), ".csv": self.csv(), ".html": self.html()}
         paths = [out / f"{self.name}{suffix}" for suffix in texts]
         for path, text in zip(paths, texts.values()):
-            for place in sorted(self.places, key=len, reverse=True):
-                text = text.replace(place, self.places[place])
             write_whole(path, text.encode())
         return paths
+
+    def _public(self, text: str) -> str:
+        """The same for others to read: with the names of places, and not where they are on this machine."""
+        for place in sorted(self.places, key=len, reverse=True):
+            text = re.sub(rf"{re.escape(place)}(?![\w-])", lambda _, name=self.places[place]: name, text)
+        return text
 
     # ---------------------------------------------------------------------------------------------------- contents
 
@@ -71,7 +76,7 @@ class Report:
         """A line as text, in the order of the header."""
         shown = slice(None) if self.compared else slice(1, 2)
         figures = [text for cell in line.cells for text in cell.shown[shown]]
-        return [line.row, line.where, *figures, line.judged, line.reason]
+        return [line.row, line.where, *figures, line.judged, self._public(line.reason)]
 
     @property
     def others(self) -> list[list[str]]:
@@ -85,9 +90,14 @@ class Report:
         ]
 
     @property
+    def remarks(self) -> list[str]:
+        """The notes, as others may read them."""
+        return [self._public(note) for note in self.notes]
+
+    @property
     def commands(self) -> list[str]:
-        """The command lines of all jobs, in an order in which they can be run."""
-        return [str(job.begin) for job in self.jobs]
+        """The command behind the table, a blank, and those of all jobs in an order in which they can be run."""
+        return [self._public(line) for line in (self.command, "", *(str(job.begin) for job in self.jobs))]
 
     # ----------------------------------------------------------------------------------------------------- formats
 
@@ -96,14 +106,12 @@ class Report:
         parts = [f"# {self.table.title}", _markdown_table(self.header, [self.cells(line) for line in self.lines])]
         parts.append(self._legend)
         if self.notes:
-            parts.append("## Notes\n\n" + "\n".join(f"- {note}" for note in self.notes))
+            parts.append("## Notes\n\n" + "\n".join(f"- {note}" for note in self.remarks))
         if self.others:
             parts.append(
                 "## The paper's other rows\n\n" + _markdown_table(["", "where", *self.table.metrics], self.others)
             )
-        parts.append(
-            "## Commands\n\n" + "\n".join(f"    {line}" for line in (self.command, "", *self.commands)).rstrip()
-        )
+        parts.append("## Commands\n\n" + "\n".join(f"    {line}" for line in self.commands).rstrip())
         parts.append("## Versions\n\n" + "\n".join(f"- {name} {number}" for name, number in self.versions.items()))
         return "\n\n".join(parts) + "\n"
 
@@ -115,7 +123,8 @@ class Report:
         for line in self.lines:
             for cell in line.cells:
                 figures = [*_both(cell.paper), *_both(cell.ours), line.seeds, cell.difference]
-                writer.writerow([self.name, line.row, line.where, cell.metric, *figures, line.judged, line.reason])
+                ends = (line.judged, self._public(line.reason))
+                writer.writerow([self.name, line.row, line.where, cell.metric, *figures, *ends])
         return text.getvalue()
 
     def html(self) -> str:
@@ -125,11 +134,11 @@ class Report:
         body.append(f"<p>{escape(self._legend)}</p>")
         body.append(f'<img alt="The paper’s figures and ours" src="data:image/png;base64,{self._plot()}">')
         if self.notes:
-            body.append("<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.notes) + "</ul>")
+            body.append("<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.remarks) + "</ul>")
         if self.others:
             header = ["", "where", *self.table.metrics]
             body.append("<h2>The paper's other rows</h2>" + _html_table(header, self.others))
-        typed = escape("\n".join((self.command, "", *self.commands)))
+        typed = escape("\n".join(self.commands))
         body.append(f"<h2>Commands</h2><pre>{typed}</pre>")
         versions = [[name, number] for name, number in self.versions.items()]
         body.append("<h2>Versions</h2>" + _html_table(["", ""], versions))

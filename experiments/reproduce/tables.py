@@ -65,7 +65,8 @@ def build(table: str, planner: Planner) -> list[Entry]:
             f"{place(request.dataset)}."
         )
     if request.preset == "paper":
-        planner.note("LibraNet is trained by the presets `paper` and `continuous_paper`: the paper's own settings.")
+        presets = "presets `paper` and `continuous_paper`" if table == "plugin" else "preset `paper`"
+        planner.note(f"LibraNet is trained by the {presets}: the paper's own settings.")
     return TABLES[table](planner)
 
 
@@ -117,10 +118,6 @@ def real_counts(planner: Planner) -> Recipe:
 
 
 def _sota(planner: Planner) -> list[Entry]:
-    planner.note(
-        "UCF_CC_50: the mean over five folds of each fold's figure, by the last epoch, since four validation photos "
-        "are too few to choose one by. There are no official folds; ours are in libra_gym/datasets/ucf_cc_50.py."
-    )
     return [_line(planner, "LibraNet", where, libra(planner, dataset), dataset) for where, dataset in PLACES.items()]
 
 

@@ -146,8 +146,11 @@ class RunCallback(EvaluationCallback):
         return self._before + time.monotonic() - self._began
 
     def _on_training_start(self) -> None:
+        judged = self.epoch
         super()._on_training_start()
         self.display.begin(self.done, self.num_timesteps)
+        if self.epoch > judged:  # SB3's zip is saved before the checkpoint, and a run may be killed between the two
+            self._judge(self.epoch)
 
     def _on_step(self) -> bool:
         super()._on_step()
@@ -256,8 +259,7 @@ def _train_agent(
         model.learn_epochs(config.epochs, callback, log_interval=_NEVER, reset_num_timesteps=fresh)
     else:
         left = config.epochs * epoch_steps - model.num_timesteps
-        if left > 0:
-            model.learn(left, callback, log_interval=_NEVER, reset_num_timesteps=fresh)
+        model.learn(max(left, 0), callback, log_interval=_NEVER, reset_num_timesteps=fresh)
     finished = callback.epoch >= config.epochs
     if not finished:
         callback.save_checkpoint()

@@ -60,7 +60,13 @@ def test_a_run_of_an_older_version_tells_what_it_can(tmp_path):
 
 def test_runs_that_differ_by_their_seed_only_are_averaged(tmp_path):
     paths = [write_run(tmp_path / f"a{seed}", [mae], seed=seed) for seed, mae in enumerate((10.0, 12.0, 14.0))]
-    paths.append(write_run(tmp_path / "moved", [16.0], seed=3, bank="/else/where", wandb="id"))
+    moved = {
+        "bank": "/else/where",
+        "also": ["/further/off"],
+        "wandb": "id",
+        "matmul": "highest",
+    }  # the others are older
+    paths.append(write_run(tmp_path / "moved", [16.0], seed=3, **moved))
     paths.append(write_run(tmp_path / "b", [9.0], settings={"gamma": 0.0}))
     out = tmp_path / "out"
     shown = compare(*reversed(paths), "--out", out, "--json", tmp_path / "all.json").output

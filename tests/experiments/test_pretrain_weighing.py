@@ -8,6 +8,7 @@ from pretrain_helpers import draw_split_crowds, libra, make_model, rows
 from typer.testing import CliRunner
 
 from experiments.cli import app
+from libra_gym import LibraError
 from libra_gym.counter import Counter
 
 SCALE = 1.5
@@ -116,6 +117,15 @@ def test_another_backbone_may_be_put_under_the_scale(data, model, run, tmp_path)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["weights"] == str(run / "last.safetensors")
     assert config["init"] == str(model)
+
+
+def test_imagenets_weights_too_go_under_the_scale_if_they_are_asked_for(data, model, tmp_path, monkeypatch):
+    def download(*_):
+        raise LibraError("would download ImageNet's weights")
+
+    monkeypatch.setattr("libra_gym.backbones._lay_out", download)
+    asked = libra(*learn(data, model, tmp_path / "run", "--weights", "imagenet"), status=2)
+    assert "would download ImageNet's weights" in asked
 
 
 def test_the_backbone_is_the_models(data, model, tmp_path):

@@ -144,7 +144,8 @@ def test_variants_of_a_table_lie_side_by_side(root, tmp_path, pretender):
     ("table", "name", "said"),
     [
         ("sota", "shanghaitech_b", "--dataset is not for the table sota, which has data sets of its own"),
-        ("game", "shanghai", "no data set 'shanghai'; the data sets are shanghaitech_a, "),
+        ("game", "shanghai", "'shanghai' is not a data set of photos; those are shanghaitech_a, "),
+        ("game", "synthetic", "'synthetic' is not a data set of photos; those are shanghaitech_a, "),
     ],
 )
 def test_a_data_set_that_is_of_no_use_is_refused(root, tmp_path, pretender, table, name, said):
@@ -248,6 +249,16 @@ def test_the_files_hold_no_path_of_the_machine(tmp_path):
     for text in (path.read_text() for path in files):
         assert str(tmp_path) not in text
     assert "The photos are under ROOT, the table in OUT." in files[0].read_text()
+
+
+def test_only_words_lose_the_paths_and_not_the_picture():
+    told = report([Entry("LibraNet", "SHT A", reason="gone: /x & y/z, /x & year")], notes=["see /d/e and /disk"])
+    apart = replace(told, places={"/d": "ROOT", "/x & y": "OUT"})
+    page = apart.html()
+    assert "gone: OUT/z, /x &amp; year" in page
+    assert "see ROOT/e and /disk" in page
+    assert re.findall(r'src="([^"]*)"', page) == re.findall(r'src="([^"]*)"', told.html())
+    assert "gone: OUT/z" in apart.csv()
 
 
 def test_the_page_needs_no_other_file_and_says_everything():

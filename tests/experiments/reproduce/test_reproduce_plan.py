@@ -12,6 +12,7 @@ from experiments.cli import load_command
 from experiments.reproduce.costs import estimate, rates, whole
 from experiments.reproduce.jobs import with_needs
 from experiments.reproduce.paper import paper_tables
+from experiments.reproduce.planner import PATCHES
 from experiments.reproduce.tables import CLASSIFIER, LIBRA, ON_ONE_DATASET, TABLES, build, paper_rewards
 from libra_gym import LibraError
 
@@ -58,6 +59,8 @@ def test_a_data_set_that_is_not_at_hand_has_a_reason_and_no_jobs(root, tmp_path)
 
 def test_cross_validation_has_a_run_for_each_fold_that_never_sees_its_test_photos(root, tmp_path):
     make_ucf_cc_50(root)
+    planner, _, _ = plan("game", root, tmp_path / "out", dataset="ucf_cc_50")
+    assert any("the mean over 5 folds" in note and "last epoch" in note for note in planner.notes)
     _, entries, _ = plan("sota", root, tmp_path / "out")
     (folds,) = next(entry.runs for entry in entries if entry.where == "UCF_CC_50")
     assert [job.settings["split"] for job in folds] == [f"fold{k}-test" for k in range(1, 6)]
@@ -130,6 +133,12 @@ def test_backbones_learn_and_look_in_the_precision_that_is_asked_for(root, tmp_p
         assert ("bf16" in job.begin.arguments) == (job.kind in ("pretrain", "features"))
     assert not any("--precision" in job.begin.arguments for job in plain)
     assert not {job.key for job in plain} & {job.key for job in half}
+    file = write_weights(tmp_path / "tuned.safetensors")
+    keys = [
+        {job.key for job in plan("game", root, tmp_path / "out", backbones={"bcnet": file}, precision=precision)[2]}
+        for precision in (None, "fp32")
+    ]
+    assert keys[0] == keys[1]  # features are in single precision if nothing is said
 
 
 def test_a_transfer_looks_at_the_second_data_set_with_the_eyes_of_the_first(root, tmp_path):
@@ -233,6 +242,14 @@ def test_agents_learn_with_products_as_exact_as_is_asked_for(root, tmp_path):
         assert ("medium" in job.begin.arguments) == (job.kind == "train")
     apart = {job.kind for job in plain} - {job.kind for job in fast if job.key in {other.key for other in plain}}
     assert apart == {"train", "evaluate"}
+    _, _, exact = plan("game", root, tmp_path / "out", matmul="highest")  # as if nothing were said
+    assert [(job.key, job.begin) for job in exact] == [(job.key, job.begin) for job in plain]
+
+
+def test_a_small_data_set_is_not_thought_to_be_learnt_sooner_than_it_is(root, tmp_path):
+    _, _, jobs = plan("game", root, tmp_path / "out")
+    (agent,) = (job for job in jobs if job.settings.get("algo") == "libra_dqn")
+    assert agent.units == 150_000 / PATCHES  # three photos, again and again
 
 
 def test_a_small_budget_trains_less_and_is_another_job(root, tmp_path):

@@ -1,12 +1,13 @@
 """Running a plan: on this machine and on Ray, through failures, kills and interruptions."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from reproduce_helpers import Pretender, Toys
 
 from experiments.reproduce.executors import LocalExecutor, Outcome, RayExecutor, run_job
-from experiments.reproduce.jobs import with_needs
+from experiments.reproduce.jobs import Call, with_needs
 from experiments.reproduce.schedule import RETRIES, execute
 from libra_gym import LibraError
 
@@ -138,6 +139,22 @@ def test_a_job_that_was_begun_goes_on_and_one_without_a_way_to_begins_anew(toys)
     run_job(job)
     run_job(job)
     assert toys.calls(job) == ["fail"]
+
+
+def test_a_job_begins_anew_where_its_paths_have_changed(toys):
+    job = toys.job("a", "kill-itself", again="go-on")
+    run_job(job)
+    moved = replace(job, begin=Call((*job.begin.arguments, "elsewhere"), "toy_program"))
+    assert moved.state == "begun"
+    assert run_job(moved).status == "killed"  # from its beginning, where it kills itself
+    assert run_job(moved).status == "done"
+    assert toys.calls(moved) == ["kill-itself", "go-on"]
+
+
+def test_a_job_that_cannot_go_on_says_what_to_delete(toys):
+    job = toys.job("a", "kill-itself", again="fail")
+    run_job(job)
+    assert run_job(job).reason == (f"the sky is green; paint it blue. To begin this job anew, delete {job.directory}.")
 
 
 # -------------------------------------------------------------------------------------------------------- this machine

@@ -223,6 +223,20 @@ def test_an_sb3_run_goes_on_from_its_last_zip(bank, tmp_path):
     assert steps == [1440, 2880]  # 5 a patch, 288 patches, in steps of 16
 
 
+@pytest.mark.parametrize("epochs", [2, 3], ids=["at its end", "before it"])
+def test_an_sb3_run_that_was_killed_before_its_checkpoint_loses_no_epoch(bank, tmp_path, epochs):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, "--algo", "a2c", epochs=1, changes={"num_envs": 16}))
+    before = (run / "checkpoint" / "state.safetensors").read_bytes()
+    libra("train", "--resume", run, "--epochs", "2")
+    judged = progress(run)
+    (run / "checkpoint" / "state.safetensors").write_bytes(before)  # as if killed after last.zip was saved
+    libra("train", "--resume", run, "--epochs", str(epochs))
+    assert [row["rollout/epoch"] for row in progress(run)] == [str(epoch) for epoch in range(1, epochs + 1)]
+    assert progress(run)[1]["validation/mae"] == judged[1]["validation/mae"]
+    assert "is finished" in libra("train", "--resume", run)
+
+
 def test_ones_own_algorithm_needs_no_registration(bank, tmp_path, monkeypatch):
     (tmp_path / "my_algo.py").write_text(
         "from agents.libra_dqn import LibraDQN\n"
