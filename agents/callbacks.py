@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecMonitor, VecNormalize
 
 from agents.libra_dqn import LibraDQN
 from agents.vec_env import WeighingVecEnv
@@ -49,11 +50,12 @@ class EvaluationCallback(BaseCallback):
         self.best_epoch = 0
         self.best_mae = math.inf
         self.weigher: Weigher | None = None
-        """The model as it was judged last, if it is a `LibraDQN`."""
+        """The model that was judged last, if it is a `LibraDQN`; its network is the agent's own, which learns on."""
 
     def _on_training_start(self) -> None:
         if self.epoch_steps is None and not _on_scales(self.model):
             raise LibraError(f"{type(self.model).__name__} knows no epochs; give the callback epoch_steps.")
+        _scales(self.model)  # what cannot be judged is said before anything is learnt
         if self.epoch_steps is not None:  # a model may begin anew, or have learnt before
             self.epoch = self.num_timesteps // self.epoch_steps
 
@@ -112,7 +114,19 @@ def _on_scales(model: BaseAlgorithm) -> TypeGuard[LibraDQN]:
 
 
 def _evaluate(model: BaseAlgorithm, bank: FeatureBank) -> Evaluation:
-    env = model.get_env()
+    scales = _scales(model)
+    return evaluate(model, bank.with_quantizer(scales.bank.quantizer), task=scales.task)
+
+
+def _scales(model: BaseAlgorithm) -> WeighingVecEnv:
+    """The scales that a model learns on, through wrappers that leave observations as they are."""
+    env: VecEnv | None = model.get_env()
+    while isinstance(env, VecEnvWrapper):
+        if not isinstance(env, VecMonitor) and not (isinstance(env, VecNormalize) and not env.norm_obs):
+            raise LibraError(
+                f"A model cannot be judged on a bank through a {type(env).__name__}; leave the wrapper out."
+            )
+        env = env.venv
     if not isinstance(env, WeighingVecEnv):
         raise LibraError("A model can be judged on a bank only if it learns on agents.make_vec_env(...).")
-    return evaluate(model, bank.with_quantizer(env.bank.quantizer), task=env.task)
+    return env

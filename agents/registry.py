@@ -204,6 +204,10 @@ def parse_changes(texts: Iterable[str]) -> dict[str, Any]:
 
 def _number(value: Any) -> Any:
     """YAML 1.1 reads `1e-3`, which has no dot, as text."""
+    if isinstance(value, list):
+        return [_number(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _number(each) for key, each in value.items()}
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:

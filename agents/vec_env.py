@@ -17,6 +17,8 @@ import libra_gym
 from libra_gym.envs import WeighingVectorEnv
 from libra_gym.errors import LibraError
 
+ENV_IDS = ("LibraWeighing-v0", "LibraWeighingContinuous-v0")
+
 
 class WeighingVecEnv(VecEnv):
     """An SB3 `VecEnv` over one `WeighingVectorEnv` in SAME_STEP mode.
@@ -96,7 +98,9 @@ class WeighingVecEnv(VecEnv):
     # The scales are rows of arrays, so that an attribute or method of "each environment" is one of the whole batch.
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of the vector environment, once per index."""
+        """The attribute of the vector environment, once per index; spaces are those of one scale."""
+        if attr_name in ("action_space", "observation_space"):
+            attr_name = f"single_{attr_name}"
         return [getattr(self.envs, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
@@ -129,11 +133,14 @@ def make_vec_env(
     PPO("MlpPolicy", make_vec_env(num_envs=512)).learn(100_000)
     ```
     """
-    envs = gym.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
-    if not isinstance(envs.unwrapped, WeighingVectorEnv):
-        raise LibraError(
-            f"{env_id!r} is not a weighing environment; use 'LibraWeighing-v0' or 'LibraWeighingContinuous-v0'."
-        )
+    try:
+        envs = gym.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+    except TypeError:
+        if env_id.rpartition(":")[2] in ENV_IDS:  # an argument that it does not know
+            raise
+        envs = None
+    if envs is None or not isinstance(envs.unwrapped, WeighingVectorEnv):
+        raise LibraError(f"{env_id!r} is not a weighing environment; use one of: {', '.join(ENV_IDS)}.")
     vec_env = WeighingVecEnv(envs.unwrapped)
     if seed is not None:
         vec_env.seed(seed)

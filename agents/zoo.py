@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from agents.callbacks import STEPS_PER_PATCH
 from agents.registry import ALGORITHMS, Algorithm, with_references
-from agents.vec_env import make_vec_env
+from agents.vec_env import ENV_IDS, make_vec_env
 from libra_gym.banks import load_bank
 from libra_gym.errors import LibraError
 
-ENV_IDS = ("LibraWeighing-v0", "LibraWeighingContinuous-v0")
 COMMANDS = ("train", "enjoy")
 
 hyperparams: dict[str, dict[str, Any]] = {}
@@ -63,11 +63,26 @@ def recipe(algorithm: Algorithm, preset: str = "default") -> dict[str, Any]:
 def scales(env_fns: Sequence[Callable[[], gym.Env]], **kwargs: Any) -> VecEnv:
     """One native batch in place of these environments, where they are scales of ours."""
     first = env_fns[0]()
-    spec = first.spec
+    spec, wrappers = first.spec, _wrappers(first)
     first.close()
     if spec is None or spec.id not in ENV_IDS:
         return DummyVecEnv(list(env_fns), **kwargs)
+    if wrappers:
+        raise LibraError(
+            f"The environment is wrapped in a {wrappers[0]}, which one native batch of scales cannot be; leave it out "
+            "(env_wrapper, max_episode_steps), or take an algorithm of SB3's."
+        )
     return make_vec_env(spec.id, len(env_fns), **spec.kwargs)
+
+
+def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
+    """What changes an environment; those that only watch it are left out, since the scales watch themselves."""
+    names = []
+    while isinstance(env, gym.Wrapper):
+        if not isinstance(env, Monitor | gym.wrappers.OrderEnforcing | gym.wrappers.PassiveEnvChecker):
+            names.append(type(env).__name__)
+        env = env.env
+    return names
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

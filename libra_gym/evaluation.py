@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
 from libra_gym.bank import FeatureBank
-from libra_gym.envs.scales import Scales
+from libra_gym.envs.scales import Scales, cut_in_two
 from libra_gym.errors import LibraError
 from libra_gym.metrics import Floats, Score, score
 from libra_gym.oracle import solve
@@ -151,7 +152,7 @@ def weigh(policy: Policy, bank: FeatureBank, task: WeighingTask, *, batch: int =
     if hasattr(policy, "weigh"):
         return cast(Weigher, policy).weigh(bank, task)
 
-    choose = _chooser(policy)
+    choose = _chooser(policy, bank.channels)
     scales = Scales(bank, task, min(batch, len(bank)), "sequential")
     value, steps = np.empty(len(bank), dtype=np.int64), np.empty(len(bank), dtype=np.int64)
     actions = np.empty((len(bank), task.max_steps), dtype=np.int8)
@@ -204,12 +205,14 @@ def readout_values(bank: FeatureBank, readout: Readout) -> Floats:
     raise LibraError(f"readout is {readout!r}, but it must be 'mean', 'middle' or one value per interval.")
 
 
-def _chooser(policy: Policy) -> Callable[[npt.NDArray[np.float32], npt.NDArray[np.bool_]], Any]:
+def _chooser(policy: Policy, channels: int) -> Callable[[npt.NDArray[np.float32], npt.NDArray[np.bool_]], Any]:
     """The policy as a function of observations and legal actions."""
     predict = getattr(policy, "predict", None)
+    in_parts = isinstance(getattr(policy, "observation_space", None), spaces.Dict)  # it learnt on a DictView
 
     def ask_predict(observations: npt.NDArray[np.float32], **masks: Any) -> Any:
-        actions, state = predict(observations, deterministic=True, **masks)  # type: ignore[misc]  # not None when called
+        seen = cut_in_two(observations, channels) if in_parts else observations
+        actions, state = predict(seen, deterministic=True, **masks)  # type: ignore[misc]  # not None when called
         if state is not None:
             raise LibraError(
                 f"{type(policy).__name__}.predict returned a state, but evaluation carries none from step to step; "

@@ -83,7 +83,7 @@ def solve(task: WeighingTask, truth: npt.ArrayLike | None = None, gamma: float =
 
 
 def _truths(task: WeighingTask, truth: npt.ArrayLike | None) -> npt.NDArray[np.float64]:
-    return np.asarray(np.arange(task.ceiling + 1) if truth is None else truth, dtype=np.float64)
+    return np.atleast_1d(np.asarray(np.arange(task.ceiling + 1) if truth is None else truth, dtype=np.float64))
 
 
 def _follow(task: WeighingTask, truth: Floats, gamma: float, policy: object) -> Weighings:

@@ -134,7 +134,7 @@ def _fit(value: Any, hint: Any) -> Any:
         return int(_if(whole and not isinstance(value, bool), value))
     if hint is float:
         number = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
-        return _if(number, float(value) if number and isinstance(value, Integral) else value)
+        return _if(number, float(value) if number else value)  # numpy's numbers are none that JSON knows
     if hint is type(None):
         return _if(value is None, value)
     if hint in (bool, str):

@@ -26,6 +26,9 @@ WeightEncoding: TypeAlias = Literal["value", "index"]
 INTERVAL_POOL = (-10, -5, -2, -1, 1, 2, 5, 10)
 """The paper's eight value operations; `end` follows them as the last action."""
 
+MOST_WEIGHTS, MOST_STEPS = 126, 255
+"""An action plus one fits a signed byte, and a step an unsigned one, wherever weighings are stored."""
+
 COUNT_POOL = (-500, -200, -100, -50, -20, -10, -5, -2, -1, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 """The eighteen value operations of the TasselNetv2† section, in hundredths of a person."""
 
@@ -109,6 +112,11 @@ class WeighingTask:
             object.__setattr__(self, "rewards", replace(self.rewards, balance_tolerance=near))
         if not self.pool or 0 in self.pool or list(self.pool) != sorted(set(self.pool)):
             raise LibraError(f"WeighingTask.pool is {self.pool}, but it must be ascending, distinct non-zero weights.")
+        if len(self.pool) > MOST_WEIGHTS or self.max_steps > MOST_STEPS:
+            raise LibraError(
+                f"WeighingTask has {len(self.pool)} weights and max_steps {self.max_steps}, but actions and steps are "
+                f"kept in bytes: at most {MOST_WEIGHTS} weights and {MOST_STEPS} steps."
+            )
         if self.people and len(self.people) != self.ceiling + 1:
             raise LibraError(f"WeighingTask.people has {len(self.people)} numbers for {self.ceiling + 1} values.")
         if self.rewards.shape == "error" and self.tick == 1.0 and not self.people:
@@ -184,7 +192,10 @@ class WeighingTask:
     def tolerance(self, truth: Array) -> Array:
         """The greatest error, in ticks, that counts as balanced: `balance_tolerance`, or the share if it is more."""
         xp, _ = self._constants(truth)
-        return xp.clip(self.rewards.balance_share * truth, self.rewards.balance_tolerance, None)
+        exact = (
+            truth.double() if isinstance(truth, torch.Tensor) else truth
+        )  # or torch would round where numpy does not
+        return xp.clip(self.rewards.balance_share * exact, self.rewards.balance_tolerance, None)
 
     def balanced(self, truth: Array, value: Array) -> Array:
         """Whether value and truth differ by no more than the tolerance."""

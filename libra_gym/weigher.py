@@ -99,6 +99,8 @@ class Weigher:
                 f"Bank {bank.name!r} has {bank.channels} features a patch, but this model was trained on "
                 f"{self.network.settings.channels}."
             )
+        if batch < 1:
+            raise LibraError(f"batch is {batch}, but at least 1 patch must be weighed at once.")
         values, histories = [], []
         for start in range(0, len(bank), batch):
             patches = torch.arange(start, min(start + batch, len(bank)), device=bank.device)

@@ -7,14 +7,21 @@ with discrete actions it is SB3's DQN with the paper's L1 loss.
 
 from __future__ import annotations
 
+import inspect
+import io
+import math
+import pathlib
+import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecEnvWrapper
 from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy
 from torch.nn import functional as F
 
@@ -23,7 +30,10 @@ from agents.libra_dqn.blockwise import Blockwise
 from agents.libra_dqn.learner import Learner, LearnerSettings, check_start
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
+from libra_gym import evaluation
+from libra_gym.bank import FeatureBank
 from libra_gym.errors import LibraError
+from libra_gym.evaluation import Weighed
 from libra_gym.settings import (
     AtLeastOne,
     AtLeastZero,
@@ -39,6 +49,14 @@ from libra_gym.weigher import Weigher
 
 Loss: TypeAlias = Literal["l1", "huber", "mse"]
 LOSSES = {"l1": F.l1_loss, "huber": F.smooth_l1_loss, "mse": F.mse_loss}
+ON_SCALES = (
+    "update_every", "epsilon_step", "syncs", "easy_drop", "quantile", "mask_target", "backup", "average", "normalise",
+    "calibrate",
+)  # fmt: skip
+"""Settings of the learner, which SB3's own loop has no use for."""
+_ADDED = ("task", "average")
+"""What an agent on the scales adds to its policy's arguments."""
+SelfLibraDQN = TypeVar("SelfLibraDQN", bound="LibraDQN")
 
 
 class LibraDQN(Blockwise):
@@ -125,16 +143,8 @@ class LibraDQN(Blockwise):
         _init_setup_model: bool = True,
     ) -> None:
         check_arguments(LibraDQN.__init__, locals())
-        if quantile != 0.5 and loss != "l1":
-            raise LibraError(f"quantile is {quantile}, but only the loss l1 has quantiles, not {loss!r}.")
-        if epsilon_end > epsilon_start:
-            raise LibraError(
-                f"epsilon_end is {epsilon_end}, but ε falls; it must be at most epsilon_start, {epsilon_start}."
-            )
-        if final_learning_rate is not None and callable(learning_rate):
-            raise LibraError(
-                "final_learning_rate goes with a number as learning_rate; a schedule has an end of its own."
-            )
+        if env is None and _init_setup_model:
+            raise LibraError(f"{type(self).__name__} needs an environment, such as agents.make_vec_env(...).")
         self.update_every = update_every
         self.epsilon_step = epsilon_step
         self.syncs = syncs
@@ -147,16 +157,13 @@ class LibraDQN(Blockwise):
         self.average = average
         self.normalise = normalise
         self.calibrate = calibrate
-        if final_learning_rate is not None:
-            assert not callable(learning_rate)
-            learning_rate = LinearSchedule(learning_rate, final_learning_rate, 1.0)
         self.learner: Learner | None = None
         self.epochs_done = 0
         self.started = False
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None is what SB3's own load() passes
-            learning_rate,
+            _schedule(learning_rate, final_learning_rate),
             buffer_size,
             buffer_size if learning_starts is None else learning_starts,
             batch_size,
@@ -168,7 +175,7 @@ class LibraDQN(Blockwise):
             exploration_fraction=exploration_fraction,
             exploration_initial_eps=epsilon_start,
             exploration_final_eps=epsilon_end,
-            max_grad_norm=float("inf") if max_grad_norm is None else max_grad_norm,
+            max_grad_norm=math.inf if max_grad_norm is None else max_grad_norm,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
             policy_kwargs=policy_kwargs,
@@ -181,18 +188,88 @@ class LibraDQN(Blockwise):
     # ------------------------------------------------------------------------------------------------------- set-up
 
     def _setup_model(self) -> None:
+        self._check_settings()
         if isinstance(self.env, WeighingVecEnv) and "task" not in self.policy_kwargs:
             # In a new dict: the caller's own may serve for other agents.
             self.policy_kwargs = {**self.policy_kwargs, "task": self.env.task.to_dict()}
         if self._weighing:
             self._check_env(self.env)
+            if not issubclass(self.policy_class, ScalePolicy):
+                raise LibraError(f"{self.policy_class.__name__} cannot weigh; on the scales the policy is ScalePolicy.")
             self.policy_kwargs = {**self.policy_kwargs, "average": self.average > 0}
             self.replay_buffer = _NO_BUFFER  # the learner has its own
-        super()._setup_model()
+        else:
+            self._check_others()
+        with warnings.catch_warnings():
+            if self._weighing:  # SB3's loop, whose target network it is about, is not used
+                warnings.filterwarnings("ignore", "The number of environments used is greater")
+            super()._setup_model()
         if self.replay_buffer is _NO_BUFFER:
             self.replay_buffer = None
         if self._weighing and self.env is not None:
             self._attach()
+
+    def _check_settings(self) -> None:
+        """Refuse settings that contradict each other, whether a constructor or `load` was given them."""
+        if self.quantile != 0.5 and self.loss != "l1":
+            raise LibraError(f"quantile is {self.quantile}, but only the loss l1 has quantiles, not {self.loss!r}.")
+        first, last = self.exploration_initial_eps, self.exploration_final_eps
+        if last > first:
+            raise LibraError(f"epsilon_end is {last}, but ε falls; it must be at most epsilon_start, {first}.")
+        if self.batch_size > self.buffer_size:
+            raise LibraError(
+                f"batch_size is {self.batch_size}, but the buffer holds {self.buffer_size} transitions; it must be at "
+                "most buffer_size."
+            )
+
+    def _check_others(self) -> None:
+        """Off the scales this is SB3's DQN: refuse what would do nothing there, and scales that a wrapper hides."""
+        if isinstance(self.env, VecEnvWrapper) and isinstance(self.env.unwrapped, WeighingVecEnv):
+            raise LibraError(
+                "LibraDQN learns from the scales of agents.make_vec_env(...) themselves, which record episodes; a "
+                f"{type(self.env).__name__} round them would leave SB3's own loop. Leave it out, or take SB3's DQN."
+            )
+        defaults = inspect.signature(LibraDQN.__init__).parameters
+        changed = [name for name in ON_SCALES if getattr(self, name) != defaults[name].default]
+        if self.policy_kwargs.get("network"):
+            changed.append("policy_kwargs['network']")
+        if changed and self.env is not None:
+            raise LibraError(
+                f"{changed[0]} is for the scales of agents.make_vec_env(...); on other environments LibraDQN is SB3's "
+                "DQN with another loss. Leave it out."
+            )
+
+    @classmethod
+    def load(
+        cls: type[SelfLibraDQN],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: torch.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfLibraDQN:
+        """As SB3's; further arguments are the constructor's, in place of what was saved."""
+        check_arguments(LibraDQN.__init__, kwargs)
+        if "final_learning_rate" in kwargs or "learning_rate" in kwargs:
+            if "learning_rate" not in kwargs:
+                raise LibraError("final_learning_rate goes with a learning_rate to fall from; give both.")
+            kwargs["learning_rate"] = _schedule(kwargs["learning_rate"], kwargs.pop("final_learning_rate", None))
+        for name, own in (("epsilon_start", "exploration_initial_eps"), ("epsilon_end", "exploration_final_eps")):
+            if name in kwargs:
+                kwargs[own] = kwargs.pop(name)
+        if "max_grad_norm" in kwargs and kwargs["max_grad_norm"] is None:
+            kwargs["max_grad_norm"] = math.inf
+        if "policy_kwargs" in kwargs or "learning_starts" in kwargs:
+            saved, _, _ = load_from_zip_file(path, device=device, custom_objects=custom_objects)
+            assert saved is not None
+            if kwargs.get("policy_kwargs") is not None:  # which has to be as it was: with what was added to it
+                added = {name: saved["policy_kwargs"][name] for name in _ADDED if name in saved["policy_kwargs"]}
+                kwargs["policy_kwargs"] = {**kwargs["policy_kwargs"], **added}
+            if "learning_starts" in kwargs and kwargs["learning_starts"] is None:
+                kwargs["learning_starts"] = kwargs.get("buffer_size", saved["buffer_size"])
+        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
     @property
     def _weighing(self) -> bool:
@@ -297,6 +374,15 @@ class LibraDQN(Blockwise):
         weigher = Weigher(self.learner.judged, self.learner.task, quantizer, about)
         return weigher.calibrate(self.learner.bank) if self.calibrate else weigher
 
+    def weigh(self, bank: FeatureBank, task: WeighingTask | None = None, *, batch: int = 8192) -> Weighed:
+        """Weigh every patch of a bank without exploring. A task is only for a check: the agent knows its own."""
+        if not self._weighing:
+            asked = task or WeighingTask.intervals(bank.num_intervals)
+            return evaluation.weigh(lambda rows: self.predict(rows, deterministic=True)[0], bank, asked, batch=batch)
+        network = self.q_net.q_net if self.policy.average is None else self.policy.average
+        own = WeighingTask.from_dict(self.policy_kwargs["task"])
+        return Weigher(network, own, None).weigh(bank, task, batch=batch)  # type: ignore[arg-type]  # a ScaleNetwork
+
     def predict(
         self,
         observation: np.ndarray | dict[str, np.ndarray],
@@ -323,6 +409,15 @@ class LibraDQN(Blockwise):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "learner"]
+
+
+def _schedule(learning_rate: float | Schedule, final: float | None) -> float | Schedule:
+    """The learning rate as SB3 takes it: falling in a line where it has an end."""
+    if callable(learning_rate):
+        if final is None:
+            return learning_rate
+        raise LibraError("final_learning_rate goes with a number as learning_rate; a schedule has an end of its own.")
+    return float(learning_rate) if final is None else LinearSchedule(float(learning_rate), float(final), 1.0)
 
 
 class _NoBuffer:

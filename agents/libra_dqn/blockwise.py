@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import MaybeCallback
 
 from agents.libra_dqn.learner import Learner
-from agents.libra_dqn.progress import with_bar
+from agents.libra_dqn.progress import with_bars
 from libra_gym.errors import LibraError
 
 _ENDLESS = 2**62
@@ -27,15 +28,14 @@ class Blockwise(DQN):
         total_timesteps: int,
         callback: MaybeCallback = None,
         log_interval: int = 1,
-        tb_log_name: str = "LibraDQN",
+        tb_log_name: str = "",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfBlockwise:
         """Learn from this many transitions; on the scales, `log_interval` counts epochs."""
         if self.learner is None:
-            return super().learn(
-                total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
-            )
+            name = tb_log_name or type(self).__name__
+            return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
         return self._run(total_timesteps, None, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
 
     def learn_epochs(
@@ -43,7 +43,7 @@ class Blockwise(DQN):
         epochs: int,
         callback: MaybeCallback = None,
         log_interval: int = 1,
-        tb_log_name: str = "LibraDQN",
+        tb_log_name: str = "",
         reset_num_timesteps: bool = True,
     ) -> SelfBlockwise:
         """Learn until this many epochs are complete in all."""
@@ -64,8 +64,8 @@ class Blockwise(DQN):
         """Blocks until so many transitions were taken, so many epochs are complete, or a callback says stop."""
         learner = self.learner
         assert learner is not None
-        if progress_bar:
-            callback = with_bar(callback)
+        callback = with_bars(callback, progress_bar)
+        tb_log_name = tb_log_name or type(self).__name__
         total_timesteps, callbacks = self._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name)
         callbacks.on_training_start(locals(), globals())
         callbacks.on_rollout_start()
@@ -90,6 +90,9 @@ class Blockwise(DQN):
         self.policy.set_training_mode(False)
         self.num_timesteps += report.transitions
         self._n_updates, self.epochs_done = learner.updates, learner.epoch
+        # For callbacks that read the locals of SB3's loop: every weighing of a block has ended.
+        dones = np.ones(report.weighings, dtype=np.bool_)
+        infos: list[dict[str, Any]] = [{} for _ in dones]
         callback.update_locals(locals())
         go_on = callback.on_step()
         if report.epoch_done:

@@ -52,6 +52,7 @@ class LearnerSettings:
 class BlockReport(NamedTuple):
     """What a block of weighings gave."""
 
+    weighings: int
     transitions: int
     epoch_done: bool
 
@@ -99,6 +100,8 @@ class Learner:
         self.updates = 0
         self.summary: EpochSummary = EpochSummary(0, self.epsilon, math.nan, math.nan, math.nan, math.nan)
         self._order: Tensor | None = None
+        self._order_seed = self.seed
+        """Of the present epoch's order: a new seed in its midst would weigh some patches twice and others never."""
         self._direction = torch.tensor([*task.pool, 0], device=self.device).sign()
         self._tally = torch.zeros(5, dtype=torch.float64, device=self.device)  # loss, updates, return, steps, exact
 
@@ -133,10 +136,11 @@ class Learner:
                 own.load_state_dict(network.state_dict())
 
     def reseed(self, seed: int) -> None:
-        """Draw actions, batches and the order of patches anew from this seed."""
+        """Draw actions, batches and, from the next epoch on, the order of patches from this seed."""
         self.seed = seed
         self.generator.manual_seed(seed)
-        self._order = None
+        if self.cursor == 0:
+            self._order = None
 
     # ----------------------------------------------------------------------------------------------------- the loop
 
@@ -145,7 +149,9 @@ class Learner:
         if self._sync_is_due():
             self.target.load_state_dict(self.online.state_dict())
         if self._order is None:
-            shuffle = torch.Generator().manual_seed(hash((self.seed, self.epoch)) % 2**63)
+            if self.cursor == 0:
+                self._order_seed = self.seed
+            shuffle = torch.Generator().manual_seed(hash((self._order_seed, self.epoch)) % 2**63)
             self._order = torch.randperm(len(self.bank), generator=shuffle).to(self.device)
         patches = self._order[self.cursor : self.cursor + self.settings.block]
         stored, taken = self._weigh(patches)
@@ -161,7 +167,7 @@ class Learner:
         done = self.cursor >= len(self.bank)
         if done:
             self._finish_epoch()
-        return BlockReport(taken, done)
+        return BlockReport(len(patches), taken, done)
 
     def _sync_is_due(self) -> bool:
         """Whether the next block begins a part of the epoch; there are as many parts as syncs."""
@@ -318,6 +324,7 @@ class Learner:
         tensors["tally"] = self._tally
         numbers = {
             "seed": self.seed,
+            "order_seed": self._order_seed,
             "epoch": self.epoch,
             "cursor": self.cursor,
             "credit": self.credit,
@@ -338,6 +345,7 @@ class Learner:
         self.generator.set_state(tensors["generator"].cpu())
         self._tally.copy_(tensors["tally"])
         self.seed = numbers["seed"]
+        self._order_seed = numbers.get("order_seed", self.seed)
         self.epoch, self.cursor = numbers["epoch"], numbers["cursor"]
         self.credit, self.updates = numbers["credit"], numbers["updates"]
         self.summary = EpochSummary(**numbers["summary"])

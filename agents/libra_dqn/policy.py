@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ class ScaleQNetwork(QNetwork):
 
 
 class ScalePolicy(DQNPolicy):
-    """SB3's DQN policy with a `ScaleQNetwork` when a task is given, and as it is otherwise.
+    """SB3's DQN policy; when a task is given, with a `ScaleQNetwork` and, unless told otherwise, SGD.
 
     Args:
         task: the settings of the weighing task (`WeighingTask.to_dict`); `LibraDQN` fills them in from its environment.
@@ -87,6 +88,7 @@ class ScalePolicy(DQNPolicy):
                     "policy_kwargs={'network': {'hidden': [1024, 1024]}}, with ReLU between them."
                 )
             net_arch = []  # SB3's own layers are not used
+            kwargs.setdefault("optimizer_class", torch.optim.SGD)  # the paper's
         super().__init__(observation_space, action_space, lr_schedule, net_arch, activation_fn, **kwargs)
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -108,6 +110,10 @@ class ScalePolicy(DQNPolicy):
         if self.task is None:
             return super().make_q_net()
         assert self.observation_space.shape is not None
+        known = {field.name for field in fields(NetworkSettings)} - {"channels", "steps", "actions"}
+        for name in self.network:
+            if name not in known:
+                raise LibraError(f"policy_kwargs['network'] has no {name!r}; it has: {', '.join(sorted(known))}.")
         settings = NetworkSettings(
             channels=self.observation_space.shape[0] - self.task.max_steps,
             steps=self.task.max_steps,

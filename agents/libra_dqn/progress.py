@@ -18,7 +18,22 @@ class BlockBar(ProgressBarCallback):
         return True
 
 
-def with_bar(callback: MaybeCallback) -> CallbackList:
-    """What the user gave, and a bar beside it."""
-    given = callback if isinstance(callback, BaseCallback | list) else ConvertCallback(callback)
-    return CallbackList([*(given if isinstance(given, list) else [given]), BlockBar()])
+def with_bars(callback: MaybeCallback, progress_bar: bool) -> MaybeCallback:
+    """What the user gave, with bars that count blocks in place of SB3's; and one more if it is asked for."""
+    given = _in_blocks(callback)
+    if not progress_bar:
+        return given
+    others = given if isinstance(given, BaseCallback | list) else ConvertCallback(given)
+    return CallbackList([*(others if isinstance(others, list) else [others]), BlockBar()])
+
+
+def _in_blocks(callback: MaybeCallback) -> MaybeCallback:
+    if isinstance(callback, list):
+        return [_one_in_blocks(each) for each in callback]
+    return _one_in_blocks(callback) if isinstance(callback, BaseCallback) else callback
+
+
+def _one_in_blocks(callback: BaseCallback) -> BaseCallback:
+    if isinstance(callback, CallbackList):
+        callback.callbacks = [_one_in_blocks(each) for each in callback.callbacks]
+    return BlockBar() if type(callback) is ProgressBarCallback else callback

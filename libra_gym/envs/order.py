@@ -32,6 +32,7 @@ class PatchOrder:
         self.patches = patches
         self._keys = np.zeros(scales, dtype=np.uint64)
         self._episodes = np.zeros(scales, dtype=np.uint64)
+        self._line_key = 0
         self._drawn = 0
         self._lines: dict[int, npt.NDArray[np.int64]] = {}
 
@@ -39,6 +40,8 @@ class PatchOrder:
         """Start these scales (and, in an epoch-wise order, the epochs) afresh from their seeds."""
         self._keys[scales] = _mix(np.array([seed % 2**64 for seed in seeds], dtype=np.uint64))
         self._episodes[scales] = 0
+        if len(scales):
+            self._line_key = int(self._keys[scales[0]])
         self._drawn = 0
         self._lines.clear()
 
@@ -65,7 +68,7 @@ class PatchOrder:
         for epoch in np.unique(epochs):
             line = self._lines.get(int(epoch))
             if line is None:
-                generator = np.random.default_rng([int(self._keys[0]), int(epoch)])
+                generator = np.random.default_rng([self._line_key, int(epoch)])
                 self._lines = {int(epoch): generator.permutation(self.patches)}
                 line = self._lines[int(epoch)]
             drawn[epochs == epoch] = line[places[epochs == epoch]]

@@ -29,6 +29,7 @@ Weighed: TypeAlias = Literal["interval", "count"]
 BankSource: TypeAlias = str | os.PathLike[str] | FeatureBank
 """A bank, the path of one, or a name such as `demo`."""
 Index: TypeAlias = npt.NDArray[np.intp]
+Parts: TypeAlias = dict[str, npt.NDArray[np.float32]]
 
 FEATURE_BOUND = 65504.0
 """The largest half-precision number. Features are bounded by it, so that all banks share one observation space."""
@@ -48,6 +49,8 @@ def open_task(
     weight_encoding: WeightEncoding,
 ) -> tuple[FeatureBank, WeighingTask]:
     """The bank that an environment's arguments name, and the task on it."""
+    if not isinstance(split, str | None):
+        raise LibraError(f"split is {split!r}, but it must be a name such as 'train', names joined by '+', or None.")
     if isinstance(bank, str | os.PathLike):
         bank = load_bank(os.fspath(bank), split)
     elif not isinstance(bank, FeatureBank):
@@ -70,12 +73,17 @@ def open_task(
         raise LibraError(f"rewards is {dict(rewards or {})!r}, but its keys must be among: {known}.") from None
 
 
+def cut_in_two(observation: npt.NDArray[np.float32], channels: int) -> Parts:
+    """Features and weights of a flat observation, or of many."""
+    return {"features": observation[..., :channels], "weights": observation[..., channels:]}
+
+
 class Scales:
     """The state of `number` scales on one bank."""
 
     def __init__(self, bank: FeatureBank, task: WeighingTask, number: int, order: Order) -> None:
-        if number < 1:
-            raise LibraError(f"num_envs is {number}, but there must be at least 1.")
+        if not isinstance(number, int | np.integer) or number < 1:
+            raise LibraError(f"num_envs is {number!r}, but it must be a whole number of at least 1.")
         self.bank, self.task, self.number = bank, task, number
         self.order = PatchOrder(order, len(bank), number)
         self.tables = TaskTables(task) if task.tick == 1.0 else task

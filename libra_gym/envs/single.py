@@ -131,7 +131,7 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
 
     @property
     def epoch(self) -> int:
-        """How many times every patch of the bank has been handed out."""
+        """How many times as many patches as the bank has were handed out before the last; passes, if in an order."""
         return self.scales.order.epoch
 
     def reset(
@@ -141,8 +141,7 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
         super().reset(seed=seed)
         if seed is not None or self._unseeded:
             # Without a seed, the first look at `np_random` has drawn one from the operating system.
-            _ = self.np_random
-            self.scales.order.seed([int(self.np_random_seed)], np.array([0]))
+            self.scales.order.seed([own_seed(self)], np.array([0]))
             self._unseeded = False
         self.scales.load(None, None if options is None else options.get("patch"))
         self._ended, self._reward, self.needle = False, None, None
@@ -207,6 +206,13 @@ class WeighingContinuousEnv(WeighingEnv):
     """
 
     weighed: ClassVar[Weighed] = "count"
+
+
+def own_seed(env: gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any]) -> int:
+    """The seed of an environment's generator, or one that is drawn from a generator which the user has set."""
+    generator = env.np_random  # draws a seed from the operating system when there is none
+    seed = int(env.np_random_seed or 0)
+    return seed if seed >= 0 else int(generator.integers(2**63))
 
 
 def check_render_mode(render_mode: str | None, modes: list[str]) -> None:

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from libra_gym.envs.order import Order
 from libra_gym.envs.scales import BankSource, Scales, Weighed, open_task
-from libra_gym.envs.single import check_render_mode, render_scale
+from libra_gym.envs.single import check_render_mode, own_seed, render_scale
 from libra_gym.errors import LibraError
 from libra_gym.task import Rewards, WeightEncoding
 
@@ -71,7 +71,7 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
 
     @property
     def epoch(self) -> int:
-        """How many times every patch of the bank has been handed out."""
+        """How many times as many patches as the bank has were handed out before the last; passes, if in an order."""
         return self.scales.order.epoch
 
     def reset(
@@ -157,8 +157,7 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
             return
         if seed is None or isinstance(seed, int | np.integer):
             super().reset(seed=None if seed is None else int(seed))
-            _ = self.np_random  # draws a seed from the operating system when there is none
-            first = int(self.np_random_seed or 0)
+            first = own_seed(self)
             seeds: list[int | None] = [first + i if seed is not None or new[i] else None for i in range(self.num_envs)]
         else:
             seeds = [None if own is None else int(own) for own in seed]

@@ -1,19 +1,24 @@
 """What users of Stable-Baselines3 rely on, kept by LibraDQN: seeds, saved policies, progress bars, masks, refusals."""
 
+import warnings
+
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from banks import make_bank
 from dqn_helpers import agent, scales
-from stable_baselines3 import A2C
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import CallbackList, ProgressBarCallback, StopTrainingOnMaxEpisodes
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.vec_env import VecMonitor
+from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 
 from agents import make_vec_env
 from agents.callbacks import EvaluationCallback
 from agents.imitation import BehaviourCloning, DAgger
 from agents.libra_dqn import LibraDQN
 from agents.libra_dqn.policy import ScalePolicy
+from agents.libra_dqn.progress import BlockBar
 from libra_gym.errors import LibraError
 from libra_gym.evaluation import evaluate
 from libra_gym.network import standard
@@ -69,12 +74,117 @@ def test_other_environments_are_refused_by_an_agent_of_the_scales(tmp_path):
         cloning.set_env(wrapped)
 
 
-def test_an_agent_of_wrapped_scales_has_sb3s_own_loop():
-    model = LibraDQN("MlpPolicy", VecMonitor(scales()), buffer_size=1000, learning_starts=10)
-    model.learn(200)
-    model.set_env(scales())
-    assert model.learner is None
-    model.learn(200)
+def test_scales_that_a_wrapper_hides_are_refused():
+    with pytest.raises(LibraError, match=r"a VecMonitor round them would leave SB3's own loop"):
+        LibraDQN("MlpPolicy", VecMonitor(scales()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"quantile": 0.7}, "quantile"),
+        ({"normalise": True}, "normalise"),
+        ({"policy_kwargs": {"network": {"hidden": [8]}}}, "network"),
+    ],
+)
+def test_what_only_the_scales_have_is_refused_elsewhere(settings, named):
+    with pytest.raises(LibraError, match=rf"{named}.* is for the scales of agents.make_vec_env"):
+        LibraDQN("MlpPolicy", "CartPole-v1", **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"policy": "CnnPolicy"}, "CnnPolicy cannot weigh"),
+        ({"policy_kwargs": {"network": {"hiden": [8]}}}, "has no 'hiden'; it has: dropout, dueling, hidden"),
+        ({"policy_kwargs": {"network": {"channels": 8}}}, "has no 'channels'"),
+        ({"env": None}, "needs an environment"),
+        ({"buffer_size": 100, "batch_size": 128}, "batch_size is 128, but the buffer holds 100"),
+    ],
+)
+def test_what_cannot_be_made_is_said_in_a_sentence(settings, said):
+    with pytest.raises(LibraError, match=said):
+        LibraDQN(**({"policy": "ScalePolicy", "env": scales()} | settings))
+
+
+def test_the_optimiser_is_the_papers_unless_told_otherwise():
+    assert type(LibraDQN(env=scales()).policy.optimizer) is torch.optim.SGD
+    assert type(agent().policy.optimizer) is torch.optim.Adam
+
+
+def test_evaluate_weighs_as_the_agent_does_or_refuses():
+    env = scales(weight_encoding="index")
+    model = agent(env)
+    model.learn_epochs(1)
+    bank = make_bank()
+    assert evaluate(model, bank, task=env.task).mae == model.weigher().evaluate(bank).mae
+    with pytest.raises(LibraError, match="weight_encoding is 'index', but it is asked to weigh with 'value'"):
+        evaluate(model, bank)
+
+
+def test_loading_takes_the_constructors_arguments(tmp_path):
+    given = {"network": {"hidden": [8]}}
+    LibraDQN(env=scales(), policy_kwargs=given).save(tmp_path / "agent.zip")
+
+    def load(**arguments):
+        return LibraDQN.load(tmp_path / "agent.zip", env=scales(), **arguments)
+
+    assert load(epsilon_start=0.3, epsilon_end=0.2).learner.settings.epsilon_start == 0.3
+    assert load(learning_rate=1e-2, final_learning_rate=0.0).lr_schedule(0.5) == 5e-3
+    assert load(learning_starts=None, buffer_size=500).learner.settings.learning_starts == 500
+    assert load(max_grad_norm=None, policy_kwargs=given).learner.settings.max_grad_norm == np.inf
+    for arguments, said in (
+        ({"gamma": 7.0}, "gamma is 7.0"),
+        ({"loss": "l2"}, "loss is 'l2'"),
+        ({"final_learning_rate": 0.0}, "goes with a learning_rate"),
+        ({"epsilon_start": 0.05}, "epsilon_end is 0.1"),
+    ):
+        with pytest.raises(LibraError, match=said):
+            load(**arguments)
+
+
+def test_a_seed_in_mid_epoch_leaves_each_patch_its_turn():
+    model = agent()
+    weighed, weigh = [], model.learner._weigh
+    model.learner._weigh = lambda patches: weighed.extend(patches.tolist()) or weigh(patches)
+    model.learn(1)  # a block
+    assert 0 < model.learner.cursor < len(model.learner.bank)
+    model.set_random_seed(5)
+    model.learn_epochs(1)
+    assert sorted(weighed) == list(range(len(model.learner.bank)))
+
+
+def test_callbacks_that_read_sb3s_loop_find_what_they_read():
+    stop = StopTrainingOnMaxEpisodes(max_episodes=2)
+    callbacks = CallbackList([stop, ProgressBarCallback()])
+    model = agent()
+    model.learn(100_000, callbacks)
+    assert stop.n_episodes == 32  # two for each of the scales
+    bar = callbacks.callbacks[1]
+    assert isinstance(bar, BlockBar)
+    assert bar.pbar.n == model.num_timesteps
+
+
+def test_many_scales_give_no_warning_about_a_loop_that_is_not_used():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent(scales(num_envs=12_000))
+
+
+def test_a_wrapper_that_changes_what_is_seen_is_named_before_anything_is_learnt():
+    callback = EvaluationCallback(make_bank(), epoch_steps=100)
+    with pytest.raises(LibraError, match="cannot be judged on a bank through a VecNormalize"):
+        PPO("MlpPolicy", VecNormalize(make_vec_env(num_envs=8)), n_steps=8, batch_size=16).learn(8, callback)
+    watched = VecNormalize(make_vec_env(num_envs=8), norm_obs=False)
+    PPO("MlpPolicy", watched, n_steps=8, batch_size=16).learn(8, EvaluationCallback(make_bank(), epoch_steps=100))
+
+
+def test_other_environments_are_no_scales():
+    with pytest.raises(LibraError, match="'CartPole-v1' is not a weighing environment"):
+        make_vec_env("CartPole-v1")
+    with pytest.raises(TypeError, match="flavour"):
+        make_vec_env(flavour="sweet")
+    assert make_vec_env(num_envs=2).get_attr("action_space") == [gym.spaces.Discrete(9)] * 2
 
 
 def test_seeds_that_are_set_later_are_kept_too():

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from stable_baselines3 import DQN
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from agents import LibraDQN, WeighingVecEnv
@@ -126,6 +127,17 @@ def test_only_our_scales_become_a_native_batch():
     assert batch.num_envs == 3
     assert {image.split for image in batch.bank.images} == {"test"}
     assert isinstance(our_zoo.scales([lambda: gym.make("CartPole-v1")] * 2), DummyVecEnv)
+
+
+def test_wrappers_are_not_dropped_in_silence():
+    watched = Monitor(gym.make("LibraWeighing-v0"))
+    assert isinstance(our_zoo.scales([lambda: watched] * 2), WeighingVecEnv)
+    for make in (
+        lambda: gym.wrappers.TransformReward(gym.make("LibraWeighing-v0"), abs),
+        lambda: gym.make("LibraWeighing-v0", max_episode_steps=2),
+    ):
+        with pytest.raises(LibraError, match="is wrapped in a (TransformReward|PatchedTimeLimit)"):
+            our_zoo.scales([make] * 2)
 
 
 def test_an_unknown_command_is_named():

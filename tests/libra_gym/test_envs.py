@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
 
 import libra_gym
 from libra_gym.envs import WeighingContinuousEnv, WeighingContinuousVectorEnv, WeighingEnv, WeighingVectorEnv
@@ -263,6 +264,63 @@ def test_the_dict_view_shows_the_parts(small_bank):
     observations, _ = batch.reset(seed=0)
     assert batch.observation_space.contains(observations)
     np.testing.assert_array_equal(observations["features"][0], observation["features"])
+
+
+def test_the_dict_view_is_recreated_from_its_spec_and_is_of_a_scale_alone():
+    env = DictView(gym.make("LibraWeighing-v0", split="test"))
+    again = gym.make(env.spec)
+    assert again.observation_space == env.observation_space
+    for seed in (0, 1):
+        first, second = env.reset(seed=seed)[0], again.reset(seed=seed)[0]
+        np.testing.assert_array_equal(first["features"], second["features"])
+    with pytest.raises(LibraError, match="put it on before other wrappers of observations"):
+        DictView(gym.wrappers.FrameStackObservation(gym.make("LibraWeighing-v0"), 3))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_dict_views_of_a_batch_are_those_of_single_scales(small_bank, mode):
+    ours = VectorDictView(WeighingVectorEnv(3, small_bank, autoreset_mode=mode))
+    theirs = gym.vector.SyncVectorEnv([lambda: DictView(WeighingEnv(small_bank))] * 3, autoreset_mode=mode)
+    ours.reset(seed=4)
+    theirs.reset(seed=4)
+    for action in (7, 4, 8):
+        mine, other = ours.step(np.full(3, action)), theirs.step(np.full(3, action))
+        for part in ("features", "weights"):
+            np.testing.assert_array_equal(mine[0][part], other[0][part])
+        assert ("final_obs" in mine[4]) == ("final_obs" in other[4])
+        if "final_obs" in mine[4]:
+            for last, expected in zip(mine[4]["final_obs"], other[4]["final_obs"]):
+                np.testing.assert_array_equal(last["weights"], expected["weights"])
+
+
+def test_a_generator_that_the_user_sets_draws_the_patches(small_bank):
+    def patches(env):
+        return [int(np.atleast_1d(env.reset()[1]["patch"])[0]) for _ in range(5)]
+
+    for make in (lambda: WeighingEnv(small_bank), lambda: WeighingVectorEnv(1, small_bank)):
+        drawn = []
+        for number in (1, 2, 1):
+            env = make()
+            env.np_random = np.random.default_rng(number)
+            drawn.append(patches(env))
+        assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_a_shuffled_pass_that_is_begun_anew_has_the_order_of_the_seed_that_began_it(small_bank):
+    env = WeighingVectorEnv(2, small_bank, order="shuffled", autoreset_mode="Disabled")
+    env.reset(seed=0)
+    second = {"reset_mask": np.array([False, True])}
+    drawn = [int(env.reset(seed=seed, options=second)[1]["patch"][1]) for seed in (5, 99, 5)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [({"split": ["train"]}, "split is"), ({"split": 1}, "split is 1"), ({"num_envs": 2.0}, "num_envs is 2.0")],
+)
+def test_arguments_of_another_kind_are_named(arguments, said):
+    with pytest.raises(LibraError, match=said):
+        gym.make_vec("LibraWeighing-v0", **arguments)
 
 
 def test_pictures_and_text(small_bank):

@@ -372,3 +372,21 @@ def test_real_valued_counts_have_rewards_by_error_too():
 def test_impossible_rewards_by_error_are_refused(make):
     with pytest.raises(LibraError):
         make()
+
+
+def test_torch_and_numpy_draw_the_line_of_balance_in_the_same_place():
+    task = WeighingTask.intervals(62, rewards=Rewards(balance_share=0.58))
+    truth, value = np.array([50]), np.array([21])
+    assert task.balanced(truth, value).tolist() == task.balanced(torch.tensor([50]), torch.tensor([21])).tolist()
+
+
+def test_what_does_not_fit_the_bytes_of_a_weighing_is_refused():
+    pool = tuple(weight for weight in range(-64, 65) if weight)
+    with pytest.raises(LibraError, match="128 weights and max_steps 8"):
+        WeighingTask(ceiling=10, pool=pool)
+    with pytest.raises(LibraError, match="max_steps 300"):
+        WeighingTask(ceiling=10, max_steps=300)
+
+
+def test_numpy_numbers_are_plain_ones_afterwards():
+    assert type(Rewards(end=np.float32(4.0)).end) is float
