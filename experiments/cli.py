@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import warnings
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
@@ -92,6 +93,7 @@ def main() -> None:
     """Run the command; a user's mistake is one sentence on standard error and exit status 2."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # a letter of a name that no font has
     for stream in (sys.stdout, sys.stderr):  # names of files need not be text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cv2
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -47,6 +48,8 @@ def find_files(asked: Iterable[str]) -> list[Path]:
     """The files that a user means by files, folders and patterns, each once; what is not there stays as it was said."""
     found: dict[Path, None] = {}
     for text in asked:
+        if not text.strip():
+            raise LibraError(f"A photo is named {text!r}, which is nothing; give a file, a folder ('.' for this one).")
         path = Path(text)
         if os.path.isdir(path):  # of os.path, which takes names that are too long for those of nothing
             files = _in_folder(path)
@@ -64,13 +67,15 @@ def find_files(asked: Iterable[str]) -> list[Path]:
 def _in_folder(folder: Path) -> list[Path]:
     """Photos and videos, also broken links to them and kinds that cannot be read, which will be told as errors.
 
-    Pictures that an earlier `--overlay` put beside their photos are left out.
+    Pictures that an earlier `--overlay` put beside their photos are left out, and so are files like `._IMG_1.jpg`, in
+    which macOS keeps what it knows of the file `IMG_1.jpg`.
     """
     known = PHOTO_SUFFIXES + VIDEO_SUFFIXES + UNREAD_SUFFIXES
     try:
-        there = [file for file in folder.iterdir() if file.suffix.lower() in known and not os.path.isdir(file)]
+        named = [file for file in folder.iterdir() if file.suffix.lower() in known and not file.name.startswith("._")]
     except OSError:  # the folder itself will be told as an error
         return []
+    there = [file for file in named if not os.path.isdir(file)]
     stems = {file.stem for file in there}
     return sorted(file for file in there if not ((made := _OVERLAY.fullmatch(file.name)) and made["stem"] in stems))
 
@@ -102,7 +107,8 @@ class Session:
     overlay: Path | None = None
     """The folder for pictures; None: no pictures."""
     entries: list[Entry] = field(default_factory=list)
-    _names: set[str] = field(default_factory=set)
+    _taken: set[str] = field(default_factory=set)
+    """Files that no picture may be written to, as `_place` tells them apart."""
 
     def run(self, files: Sequence[Path], console: Console) -> bool:
         """Count the files, with a bar on the console; whether Ctrl-C stopped it. A file that fails is an entry too."""
@@ -111,6 +117,8 @@ class Session:
                 self.overlay.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise LibraError(f"{self.overlay} cannot be made ({error.strerror}); give another --overlay.") from None
+            for path in files:
+                self._taken |= {_place(path), _place(Path(os.path.realpath(path)))}
         text = TextColumn("{task.description}", markup=False)
         columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -134,6 +142,9 @@ class Session:
                 self._photo(path)
         except LibraError as error:
             self.entries.append({"file": str(path), "error": str(error)})
+        except (cv2.error, MemoryError, RuntimeError) as error:  # of decoders, of photos too large for the machine
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            self.entries.append({"file": str(path), "error": f"This file cannot be counted ({reason})."})
 
     def _photo(self, path: Path) -> None:
         start = time.perf_counter()
@@ -191,18 +202,22 @@ class Session:
         write_whole(picture.with_suffix(".csv"), text.getvalue().encode())
 
     def _save(self, figure: Figure, path: Path) -> Path:
-        """The figure as `NAME-count.png`, numbered where files of different folders share their name."""
+        """The figure as `NAME-count.png`, numbered where that is the name of another picture or of a file to count."""
         assert self.overlay is not None
-        name, number = f"{path.stem}-count", 1
-        while name in self._names:
+        picture, number = self.overlay / f"{path.stem}-count.png", 1
+        while _place(picture) in self._taken:
             number += 1
-            name = f"{path.stem}-count-{number}"
-        self._names.add(name)
+            picture = self.overlay / f"{path.stem}-count-{number}.png"
+        self._taken.add(_place(picture))
         data = io.BytesIO()
         figure.savefig(data, dpi=_DPI, format="png")
-        picture = self.overlay / f"{name}.png"
         write_whole(picture, data.getvalue())
         return picture
+
+
+def _place(path: Path) -> str:
+    """The same for two paths of one file, also where capitals make no difference, as on Windows and macOS."""
+    return os.path.join(os.path.realpath(path.parent), path.name).casefold()
 
 
 def _entry(path: Path, counted: Counted, seconds: float) -> Entry:

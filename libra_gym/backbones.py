@@ -140,7 +140,7 @@ def _lay_out(model_name: str, weights: str) -> dict[str, nn.Module]:
 
 def check_weights(name: str, path: Path) -> None:
     """Refuse a file whose tensors have not the names of this backbone's; their values are not looked at."""
-    if path.suffix == ".safetensors":
+    if _is_safetensors(path):
         try:
             with safe_open(str(path), framework="pt") as file:
                 given = set(file.keys())
@@ -232,7 +232,7 @@ def learnt_scale(weights: str | Path) -> float:
     if weights in ("imagenet", "random"):
         return 1.0
     path = weights_file(weights)
-    if path.suffix != ".safetensors":
+    if not _is_safetensors(path):
         return 1.0
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -244,10 +244,21 @@ def learnt_scale(weights: str | Path) -> float:
     return float(says.get("scale", 1.0))
 
 
+def _is_safetensors(path: Path) -> bool:
+    """Whether a file is of this kind, by its name, or by the JSON that such a file begins with after eight bytes."""
+    if path.suffix == ".safetensors":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(9)[8:] == b"{"
+    except OSError:  # whoever reads it will say so
+        return False
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a `.safetensors` or `.pth` file by their names; nothing is unpickled but tensors."""
     try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        state = load_file(path) if _is_safetensors(path) else torch.load(path, "cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, EOFError, UnpicklingError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]  # torch goes on with advice that is not safe to take
         raise LibraError(f"{path} cannot be read as weights: {reason}") from error

@@ -43,6 +43,7 @@ class Rows(Protocol):
 
 
 Features: TypeAlias = Tensor | Rows
+Division: TypeAlias = Callable[[str, Sequence[str]], list[str] | None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class FeatureBank:
     quantizer: Quantizer = None  # type: ignore[assignment]  # filled below
     points: tuple[np.ndarray, ...] | None = None
     meta: dict[str, Any] = field(default_factory=dict)
-    divide: Callable[[str, Sequence[str]], list[str] | None] | None = None
+    divide: Division | None = None
 
     def __post_init__(self) -> None:
         patches = sum(image.patches for image in self.images)
@@ -326,6 +327,7 @@ class FeatureBank:
             "images": [asdict(image) for image in self.images],
             "quantizer": self.quantizer.to_dict(),
             "meta": self.meta,
+            "divides": self.divide is not None,
         }
         write_whole(Path(path), save(tensors, metadata={"libra_gym.bank": json.dumps(about)}))
 
@@ -353,4 +355,13 @@ class FeatureBank:
             points = tuple(p.numpy() for p in tensors["points"].split(sizes))
         images = tuple(BankImage(**{**image, "size": tuple(image["size"])}) for image in about["images"])
         quantizer = Quantizer.from_dict(about["quantizer"])
-        return cls(about["name"], features, tensors["counts"], images, quantizer, points, about["meta"])
+        meta = about["meta"]
+        divide = _division(meta.get("dataset")) if about.get("divides") else None
+        return cls(about["name"], features, tensors["counts"], images, quantizer, points, meta, divide)
+
+
+def _division(dataset: str | None) -> Division | None:
+    """How the photos of a data set are divided in several ways."""
+    from libra_gym.datasets import DATASETS, dataset_class
+
+    return dataset_class(dataset).divide if dataset in DATASETS else None

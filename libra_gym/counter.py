@@ -27,7 +27,7 @@ from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
 from libra_gym.models import find_model
 from libra_gym.photos import Pixels, Region, crop, limit_side, read_photo
-from libra_gym.tiling import tiled_features
+from libra_gym.tiling import UNTILED_SIDE, tiled_features
 from libra_gym.uncertainty import Uncertainty
 from libra_gym.weigher import FORMAT as WEIGHER_FORMAT
 from libra_gym.weigher import Weigher
@@ -122,8 +122,9 @@ class Counter:
 
     def _weigh(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """People in each patch `(rows, cols)`."""
+        advice = f"make it smaller, for example with max_side={int(UNTILED_SIDE / self.scale)}"
         people = np.zeros([-(-side // STRIDE) for side in pixels.shape[:2]], np.float32)
-        for tile, features in tiled_features(self.backbone, pixels):
+        for tile, features in tiled_features(self.backbone, pixels, advice=advice):
             value, _ = self.weigher.weigh_features(features.flatten(1).mT.contiguous())
             people[tile.rows, tile.cols] = self._people(value).reshape(features.shape[1:])
         return people
@@ -203,13 +204,15 @@ def count(
     region: Region | None = None,
     max_side: int | None = None,
 ) -> Counted:
-    """Count the people in a photo; see `Counter.count`. The model stays loaded."""
-    return _loaded(str(model)).count(photo, region=region, max_side=max_side)
+    """Count the people in a photo; see `Counter.count`. The model stays loaded, until its file is written anew."""
+    path = find_model(model).resolve()
+    about = path.stat()
+    return _loaded(path, about.st_mtime_ns, about.st_size).count(photo, region=region, max_side=max_side)
 
 
 @lru_cache(maxsize=2)
-def _loaded(model: str) -> Counter:
-    return Counter.load(model)
+def _loaded(path: Path, _changed: int, _bytes: int) -> Counter:
+    return Counter.load(path)
 
 
 def _stored(name: str, tensor: Tensor, dtype: Precision) -> Tensor:

@@ -133,7 +133,8 @@ class Score:
 
     def save_json(self, path: str | Path) -> None:
         """Write `to_dict` to a file."""
-        _write(path, json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        _write(path, text, errors="backslashreplace")
 
     def save_csv(self, path: str | Path) -> None:
         """Write a line per image: its name and split, the people there, the count and the image's own GAME 1 to 3."""
@@ -287,9 +288,10 @@ def _count_dots(points: npt.NDArray[np.float32], size: tuple[int, int]) -> Float
     return np.bincount(row * _PARTS + column, minlength=_PARTS**2).reshape(_PARTS, _PARTS).astype(np.float64)
 
 
-def _write(path: str | Path, text: str) -> None:
+def _write(path: str | Path, text: str, errors: str = "surrogateescape") -> None:
+    """Names of files need not be text: a table gets their bytes, and JSON what it writes instead."""
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(text, encoding="utf-8", errors=errors)
     except OSError as error:
         raise LibraError(
             f"{str(path)!r} cannot be written ({error.strerror}); name a file in a folder that exists."

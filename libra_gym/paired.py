@@ -124,9 +124,9 @@ def read_counts(path: str | Path) -> dict[str, Counted]:
     Columns `game_1`, `game_2` and so on, if there are any, are read too.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             header, *lines = list(csv.reader(file)) or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
         raise LibraError(f"The counts {str(path)!r} cannot be read ({error}).") from None
     if not {"name", "count"} <= set(header):
         raise LibraError(f"{str(path)!r} has no columns 'name' and 'count'; `libra evaluate --csv` writes them.")
@@ -134,9 +134,13 @@ def read_counts(path: str | Path) -> dict[str, Counted]:
     levels = levels[: next((i for i, name in enumerate(levels) if name not in header), len(levels))]
     counts: dict[str, Counted] = {}
     for number, line in enumerate(lines, 2):
+        if not any(map(str.strip, line)):
+            continue
         row = dict(zip(header, line))
         place = f"{str(path)!r}, line {number}"
         count, *game = (_number(row.get(name, ""), f"{place}: the {name}") for name in ("count", *levels))
+        if not row.get("name"):
+            raise LibraError(f"{place}: there is no name of an image.")
         if row["name"] in counts:
             raise LibraError(f"{place}: the image {row['name']!r} is there twice.")
         counts[row["name"]] = Counted(count, tuple(game))

@@ -44,12 +44,31 @@ PHOTO_SUFFIXES = (
     ".webp",
 )
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
-UNREAD_SUFFIXES = (".arw", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".nef")
-"""Photos of phones and cameras that OpenCV cannot decode."""
+UNREAD_SUFFIXES = (
+    ".3fr",
+    ".arw",
+    ".cr2",
+    ".cr3",
+    ".dcr",
+    ".dng",
+    ".erf",
+    ".heic",
+    ".heif",
+    ".hif",
+    ".jxl",
+    ".kdc",
+    ".nef",
+    ".orf",
+    ".pef",
+    ".raf",
+    ".rw2",
+    ".srw",
+)
+"""Photos of phones and cameras that OpenCV cannot decode; of some raw files it would take a small preview for all."""
 MOST_PIXELS = 1 << 30
 """OpenCV decodes no more."""
 
-_UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+_UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error)
 """What Pillow raises for files that are damaged."""
 
 
@@ -62,7 +81,7 @@ def read_photo(path: Path | str) -> Pixels:
         raise LibraError(f"The photo {path} cannot be read, because it is of the kind {kind}; save it as JPEG or PNG.")
     data = read_bytes(path)
     try:
-        if not is_jpeg(data) and _is_transparent(data):
+        if not is_jpeg(data) and _is_for_pillow(data):
             return _on_white(data)
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
     except (*_UNDECODABLE, cv2.error, Image.DecompressionBombError) as error:
@@ -133,16 +152,17 @@ class Video:
         capture = self._open()
         rate, promised = self._rate(capture), int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
         try:
-            number = 0
+            number = shown = 0
             while capture.grab():
                 if number % every == 0:
                     decoded, image = capture.retrieve()
                     if decoded:
+                        shown += 1
                         yield Frame(number, number / rate, np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8))
                 number += 1
         finally:
             capture.release()
-        if number == 0:
+        if not shown:
             raise LibraError(f"The video {self.path} has no frame that OpenCV can decode; get this file again.")
         if number < _WHOLE * promised:
             raise LibraError(
@@ -171,15 +191,18 @@ class Video:
         return float(rate) if np.isfinite(rate) and rate > 0 else 25.0
 
 
-# -------------------------------------------------------------------------------------------------------- transparency
+# ----------------------------------------------------------------------------- what OpenCV would show in another way
 
 
-def _is_transparent(data: bytes) -> bool:
-    """Whether a picture has transparency; OpenCV would show the colours that hide under it. Reads only the header."""
+def _is_for_pillow(data: bytes) -> bool:
+    """Whether OpenCV would show a picture wrongly. Reads only the header.
+
+    Of transparent pictures it shows the colours that hide under the transparency, and an AVIF it does not turn upright.
+    """
     try:
         with _large_photos_allowed(), Image.open(io.BytesIO(data)) as picture:
             deep = picture.mode.startswith("I")  # 16 bits of grey, which Pillow would clip; OpenCV cuts them to 8
-            return picture.has_transparency_data and not deep
+            return picture.format == "AVIF" or (picture.has_transparency_data and not deep)
     except _UNDECODABLE:  # not known to Pillow, which does not mean that OpenCV does not know it
         return False
 

@@ -21,7 +21,8 @@ from libra_gym.photos import Pixels
 
 TILE_PIXELS = 1 << 21
 """Pixels that go through the backbone at once, halo included: a frame of 1920 × 1080, or 1 GB of memory for VGG16."""
-UNTILED_PIXELS = 1 << 24
+UNTILED_SIDE = 1 << 12
+UNTILED_PIXELS = UNTILED_SIDE**2
 """The largest photo for a backbone that must see it in one piece."""
 
 _LOCAL = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d)
@@ -96,13 +97,18 @@ def tiles(rows: int, cols: int, halo: int, limit: int) -> list[Tile]:
 
 @torch.inference_mode()
 def tiled_features(
-    backbone: Backbone, pixels: Pixels, tile_pixels: int = TILE_PIXELS, look: nn.Module | None = None
+    backbone: Backbone,
+    pixels: Pixels,
+    tile_pixels: int = TILE_PIXELS,
+    look: nn.Module | None = None,
+    advice: str = "make it smaller",
 ) -> Iterator[tuple[Tile, Tensor]]:
     """Each tile of a photo with its features `(channels, rows, cols)`.
 
     Together they are the features of the photo in one piece, up to the rounding of floating-point numbers. A backbone
     whose reach is not finite sees the photo in one piece, which must then be of moderate size. `look` is the part of
-    the backbone whose map is wanted instead of the last one; it may have several cells to a patch.
+    the backbone whose map is wanted instead of the last one; it may have several cells to a patch. `advice` is what to
+    do about a photo that is too large: how photos get their size is known to the caller alone.
     """
     look = backbone if look is None else look
     height, width = pixels.shape[:2]
@@ -112,8 +118,8 @@ def tiled_features(
     if finite is None:
         if height * width > UNTILED_PIXELS:
             raise LibraError(
-                f"A photo of {width} × {height} pixels is too large for the backbone {backbone.name!r}, which must see "
-                f"it in one piece; make it smaller, for example with max_side={int(UNTILED_PIXELS**0.5)}."
+                f"A photo that is looked at in {width} × {height} pixels is too large for the backbone "
+                f"{backbone.name!r}, which must see it in one piece; {advice}."
             )
         finite, tile_pixels = 0, rows * cols * STRIDE**2
     for tile in tiles(rows, cols, -(-finite // STRIDE), tile_pixels // STRIDE**2):

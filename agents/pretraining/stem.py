@@ -102,7 +102,7 @@ class StemCache:
 
     def _key(self, scene: Scene, look: Look, least: int) -> str:
         name = f"{scene.dataset}|{scene.photo.name}|{scene.version}|{scene.size}|{look.key}|{least}"
-        return hashlib.sha256(name.encode()).hexdigest()[:24]
+        return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
     def _room(self, size: Size) -> bool:
         """Whether one more map fits; its bytes are estimated from the padded look's size, before it is computed."""

@@ -33,7 +33,7 @@ def demo(
     run = RunDirectory(out / "run")
     config = plan("demo", preset="demo", seed=seed, epochs=epochs)
     command = run.path / "command.txt"
-    if command.is_file() and command.read_text(encoding="utf-8").startswith(COMMAND):
+    if command.is_file() and command.read_text(encoding="utf-8", errors="replace").startswith(COMMAND):
         with run.held():  # unless it is still at work
             pass
         shutil.rmtree(run.path)  # that of the demo before

@@ -59,7 +59,7 @@ def gallery(
     if causes:
         worst = [_maps(counted, group[0], photo_of, f"{cause}: ") for cause, group in causes.items()][:MOST_CAUSES]
         save_figure(gallery_figure(worst, f"The greatest error of each cause ({where})"), out / "failures.png")
-    write_and_tell(out / "images.csv", _table(counted, ranked[::-1]).encode())
+    write_and_tell(out / "images.csv", _table(counted, ranked[::-1]).encode("utf-8", "surrogateescape"))
 
 
 def pick(ranked: Sequence[Failure], number: int) -> dict[str, list[Failure]]:

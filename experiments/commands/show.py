@@ -87,8 +87,7 @@ def show(
         raise LibraError("A one-step head weighs nothing, so there are no steps to draw; take a run of an agent.")
     people = scene.bank.counts.numpy() if scene.truth_known and scene.bank.counts.any() else counted.people
     place = scene.bank.images[0]
-    scale = scene.scale if image is not None else float(scene.bank.meta.get("scale", 1.0))
-    chosen = choose_region(region, patch, people.reshape(place.rows, place.cols), place, scale)
+    chosen = choose_region(region, patch, people.reshape(place.rows, place.cols), place, scene.scale)
     known = scene.truth_known
     figures = {
         "weighing": draw_weighing(counted, scene.pixels, chosen, truth_known=known, needle=_needle_name(model)),

@@ -49,6 +49,15 @@ def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
     return dict(settings)
 
 
+def is_pretraining(path: Path) -> bool:
+    """Whether a `config.json` is that of a run of `libra pretrain`."""
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(settings, dict) and "algo" not in settings and "dataset" in settings
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """All settings of a run, as they stand in its `config.json`."""

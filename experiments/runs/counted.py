@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from experiments.runs.config import RunConfig
+from experiments.runs.config import RunConfig, is_pretraining
 from experiments.runs.counter import Counter, HeadCounter, SB3Counter
 from experiments.runs.directory import RunDirectory
 from libra_gym.bank import FeatureBank
@@ -101,5 +101,8 @@ def discount_of(run: Path) -> float | None:
     """The γ that a run's Q values were learnt with; None of an imitator, and where only a model file is given."""
     if not run.is_dir():
         return None
-    gamma = RunConfig.load(RunDirectory(run).config_path).settings.get("gamma")
+    config = RunDirectory(run).config_path
+    if is_pretraining(config):  # with --method weighing, which learns the loss of each action alone
+        return 0.0
+    gamma = RunConfig.load(config).settings.get("gamma")
     return None if gamma is None else float(gamma)

@@ -89,7 +89,7 @@ class RunDirectory:
         for directory in (self.path, self.checkpoint_path.parent):
             remove_leftovers(directory)
         write_whole(self.path / "versions.json", _json(versions()))
-        with (self.path / "command.txt").open("a", encoding="utf-8") as file:
+        with (self.path / "command.txt").open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(shlex.join(command) + "\n")
         write_whole(self.config_path, _json(config.to_dict()))
 
@@ -134,4 +134,5 @@ def command_line() -> list[str]:
 
 
 def _json(content: object) -> bytes:
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")  # names of files need not be text

@@ -72,7 +72,8 @@ def bank_scene(bank: FeatureBank, index: int, photo_of: PhotoOf) -> Scene:
     """An image of a bank, on its photo where there is one, else its head dots on plain ground."""
     image = bank.select([index])
     pixels = photo_of(image.images[0])
-    return Scene(image, head_dots(image) if pixels is None else pixels)
+    scale = bank.meta.get("scale", 1.0) * bank.meta.get("shrunk", {}).get(image.images[0].photo, 1.0)
+    return Scene(image, head_dots(image) if pixels is None else pixels, scale=float(scale))
 
 
 def find_image(bank: FeatureBank, name: str) -> int:

@@ -49,7 +49,8 @@ class Folder(CrowdDataset):
         if folder:  # however it is spelt
             directories = [path for path in self.root.iterdir() if path.name.lower() == folder and path.is_dir()]
         photos = (path for directory in directories for path in directory.iterdir())
-        paths = sorted(path for path in photos if path.suffix.lower() in _PHOTOS)
+        # In files like ._street.jpg, macOS keeps what it knows of street.jpg.
+        paths = sorted(path for path in photos if path.suffix.lower() in _PHOTOS and not path.name.startswith("._"))
         return [Photo(path.relative_to(self.root).as_posix(), path, _labels_of(path), read_dots) for path in paths]
 
 

@@ -12,7 +12,10 @@ from PIL import Image
 
 from libra_gym.errors import LibraError
 
-_JPEG, _SCAN, _END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
+_JPEG = b"\xff\xd8\xff"
+_END = 0xD9
+_BARE = (0x00, 0x01, *range(0xD0, 0xD9))
+"""What may follow 0xFF in a JPEG and has no length behind it: nothing, within a scan, or a marker without content."""
 _TIFF = (b"II*\x00", b"MM\x00*")
 _ORIENTATION = 274
 
@@ -54,8 +57,7 @@ def read_bytes(path: Path | str) -> bytes:
         data = Path(path).read_bytes()
     except OSError as error:
         raise LibraError(f"The photo {path} cannot be read: {error.strerror or error}.") from error
-    # Decoders fill the lost end of a JPEG with grey. No end marker can occur within a scan, so one must come after it.
-    if is_jpeg(data) and data.rfind(_END) < data.rfind(_SCAN):
+    if is_jpeg(data) and not _has_end(data):  # decoders fill the lost end with grey
         raise LibraError(f"The photo {path} is truncated; get this file again.")
     return data
 
@@ -63,3 +65,23 @@ def read_bytes(path: Path | str) -> bytes:
 def is_jpeg(data: bytes) -> bool:
     """Whether a file's first bytes are those of a JPEG."""
     return data.startswith(_JPEG)
+
+
+def _has_end(data: bytes) -> bool:
+    """Whether a JPEG goes on to its end marker.
+
+    Segments are passed over by their length, for some hold a small JPEG of their own. What comes behind the end, such
+    as the film of a motion photo, is not looked at.
+    """
+    place = len(_JPEG) - 1
+    while 0 <= (place := data.find(b"\xff", place)) < len(data) - 1:
+        marker = data[place + 1]
+        if marker == _END:
+            return True
+        if marker == 0xFF:  # filling before a marker
+            place += 1
+        elif marker in _BARE:
+            place += 2
+        else:
+            place += 2 + int.from_bytes(data[place + 2 : place + 4])
+    return False

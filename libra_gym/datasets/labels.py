@@ -15,6 +15,8 @@ from scipy.io import loadmat
 from libra_gym.counts import Points
 from libra_gym.errors import LibraError
 
+_FARTHEST = float(np.finfo(np.float32).max)
+
 
 def read_mat(path: Path, find: Callable[[dict[str, Any]], ArrayLike]) -> Points:
     """Dots of a MATLAB file; `find` picks them out of its variables."""
@@ -41,7 +43,10 @@ def read_csv(path: Path) -> Points:
     x and y are the columns that a header calls so; without a header, the first two. A header has letters in it: a line
     of numbers that are parted by something else than commas is a mistake.
     """
-    rows = [(number, [field.strip() for field in next(csv.reader([line]))]) for number, line in _lines(path)]
+    try:
+        rows = [(number, [field.strip() for field in next(csv.reader([line]))]) for number, line in _lines(path)]
+    except csv.Error as error:
+        raise LibraError(f"The label file {path} is no CSV file ({error}).") from error
     x, y = 0, 1
     if rows and not any(map(_is_number, rows[0][1])) and any(letter.isalpha() for letter in "".join(rows[0][1])):
         names = [name.strip("\"'").lower() for name in rows.pop(0)[1]]
@@ -59,7 +64,7 @@ def read_json(path: Path) -> Points:
         if not np.isfinite(dots).all():
             raise ValueError("a dot that is nowhere")
         return dots
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise LibraError(f'The label file {path} should be JSON like {{"points": [[x, y], …]}}.') from error
 
 
@@ -86,7 +91,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 def _pair(path: Path, number: int, fields: list[str], x: int = 0, y: int = 1) -> tuple[float, float]:
     try:
         pair = float(fields[x]), float(fields[y])
-        if not np.isfinite(pair).all():
+        if not all(abs(value) < _FARTHEST for value in pair):  # nor is NaN below anything
             raise ValueError("not a place")
     except (IndexError, ValueError) as error:
         where = "begin with" if (x, y) == (0, 1) else "have in its columns"

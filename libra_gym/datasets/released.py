@@ -25,6 +25,8 @@ class ReleasedDataset(CrowdDataset):
     photo_name: ClassVar[str]
     """File name of a photo, ``{}`` being its number."""
     label_name: ClassVar[str]
+    digits: ClassVar[int] = 1
+    """With how many digits the release writes a number at least."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -69,7 +71,7 @@ class ReleasedDataset(CrowdDataset):
             directories = self._directories(part)
             if directories and len(photos) < self.parts[part]:
                 lost = sorted(set(range(1, self.parts[part] + 1)) - set(map(int, photos)))
-                names = ", ".join(self.photo_name.format(number) for number in lost)
+                names = ", ".join(self.photo_name.format(f"{number:0{self.digits}}") for number in lost)
                 sentences.append(f"{directories[0]} lacks {len(lost)} of {self.parts[part]} photos: {names}.")
         return sentences
 

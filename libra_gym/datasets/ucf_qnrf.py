@@ -20,6 +20,7 @@ class UCFQNRF(ReleasedDataset):
     parts: ClassVar[Mapping[str, int]] = {"train": 1201, "test": 334}
     photo_name = "img_{}.jpg"
     label_name = "img_{}_ann.mat"
+    digits = 4
     expects = "Train/img_0001.jpg, Train/img_0001_ann.mat and so on, also Test"
 
     def _directories(self, part: str) -> tuple[Path, Path] | None:

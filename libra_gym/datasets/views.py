@@ -138,9 +138,14 @@ def natural_scale(dataset: str, size: Size) -> float:
 
 
 def qnrf_crops(size: Size, seed: Seed = 0) -> list[View]:
-    """Nine random crops of at most 512 × 512 pixels from the photo as :func:`qnrf` sees it, and then their mirrors."""
+    """Nine random crops of at most 512 × 512 pixels from the photo as :func:`qnrf` sees it, and then their mirrors.
+
+    A photo that is no larger is taken once, and its mirror: all crops of it would be the same.
+    """
     whole = qnrf(size)
     crop = min(QNRF_CROP, whole.height), min(QNRF_CROP, whole.width)
+    if crop == whole.size:
+        return _with_mirrors([whole])
     return _with_mirrors(_random_crops(whole.size, crop, CROPS, whole.scale, seed))
 
 

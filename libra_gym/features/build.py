@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256 as digest
 from itertools import chain, islice
+from math import prod
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -33,7 +34,7 @@ from libra_gym.features.manifest import MANIFEST, Manifest, PhotoRecord, Recipe,
 from libra_gym.features.reading import map_shard, shard_fault, split_dots
 from libra_gym.features.storage import locked, remove_leftovers, sha256, write_whole
 from libra_gym.splits import is_training, may_train
-from libra_gym.tiling import whole_features
+from libra_gym.tiling import UNTILED_PIXELS, reach, whole_features
 from libra_gym.workers import leave_signals
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,8 @@ def build_features(
             check_same(manifest.recipe, recipe, out)
             _check_unchanged(manifest, [photo for photo, _ in photos], out)
         done = len(manifest.shards) * PHOTOS_PER_SHARD
-        loader = _loader(_Views(photos[done:], crops, mirror, grids, scale, dataset.name), workers)
+        eye = None if reach(backbone) is not None else backbone.name
+        loader = _loader(_Views(photos[done:], crops, mirror, grids, scale, dataset.name, eye), workers)
         if progress is not None:
             progress(min(done, len(photos)), len(photos))
         while not manifest.complete:
@@ -223,7 +225,14 @@ class _Views(Dataset[_Loaded | Skipped]):
     """Photos, read and cut into views when asked for: the part of the work that happens in other processes."""
 
     def __init__(
-        self, photos: list[tuple[Photo, str]], crops: Crops, mirror: bool, grids: bool, scale: float, dataset: str
+        self,
+        photos: list[tuple[Photo, str]],
+        crops: Crops,
+        mirror: bool,
+        grids: bool,
+        scale: float,
+        dataset: str,
+        untiled: str | None,
     ) -> None:
         self.photos = photos
         self.crops = crops
@@ -231,6 +240,7 @@ class _Views(Dataset[_Loaded | Skipped]):
         self.grids = grids
         self.scale = scale
         self.dataset = dataset
+        self.untiled = untiled  # the backbone, where it must see each view in one piece
 
     def __len__(self) -> int:
         return len(self.photos)
@@ -242,11 +252,23 @@ class _Views(Dataset[_Loaded | Skipped]):
         except LibraError as error:
             return Skipped(photo.name, _hash(photo.path), str(error))
         size = image.shape[0], image.shape[1]
-        wholes = self._wholes(size, split, seed=zlib.crc32(photo.name.encode()))
+        wholes = self._wholes(size, split, seed=zlib.crc32(photo.name.encode("utf-8", "surrogateescape")))
+        if reason := self._too_large(photo, wholes):
+            return Skipped(photo.name, _hash(photo.path), reason)
         views = [moved_views(whole) if self.grids and may_train(split) else [whole] for whole in wholes]
         record = PhotoRecord(photo.name, split, _hash(photo.path), size, len(points), tuple(chain(*views)))
         pixels = [torch.from_numpy(whole.apply_image(image)) for whole in wholes]
         return _Loaded(record, points, list(zip(pixels, map(len, views))))
+
+    def _too_large(self, photo: Photo, views: list[View]) -> str:
+        """What keeps a backbone from seeing a photo, or nothing."""
+        height, width = max((view.size for view in views), key=prod)
+        if self.untiled is None or height * width <= UNTILED_PIXELS:
+            return ""
+        return (
+            f"The photo {photo.path}, looked at in {width} × {height} pixels, is too large for the backbone "
+            f"{self.untiled!r}, which must see it in one piece; give a smaller --scale, or take a VGG"
+        )
 
     def _wholes(self, size: Size, split: str, seed: int) -> list[View]:
         if self.crops == "paper" and is_training(split):

@@ -106,7 +106,8 @@ class Manifest:
         """Write the manifest; equal manifests give equal bytes."""
         content = asdict(self)
         document = {"schema": SCHEMA, "checksum": _checksum(content), **content}
-        write_whole(directory / MANIFEST, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        write_whole(directory / MANIFEST, text.encode("utf-8", "backslashreplace"))  # names of files need not be text
 
     @classmethod
     def load(cls, directory: Path) -> Manifest:

@@ -112,6 +112,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         "grids": recipe.grids,
         "scale": recipe.scale,
         "longest_side": _longest_side(manifest),
+        "shrunk": _shrunk(manifest),
         "skipped": [photo.name for photo in manifest.skipped],
         "files": {photo.name: photo.sha256 for shard in manifest.shards for photo in shard.photos},
     }
@@ -125,6 +126,13 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         meta,
         dataset_class(recipe.dataset).divide if recipe.dataset in DATASETS else None,
     )
+
+
+def _shrunk(manifest: Manifest) -> dict[str, float]:
+    """The scale of each photo that its data set limits in size; the cache's own scale comes on top."""
+    photos = (photo for shard in manifest.shards for photo in shard.photos)
+    scales = {photo.name: photo.views[0].scale / manifest.recipe.scale for photo in photos}
+    return {name: scale for name, scale in scales.items() if scale != 1.0}
 
 
 def _longest_side(manifest: Manifest) -> int:

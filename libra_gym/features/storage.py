@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import secrets
 import socket
@@ -14,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from libra_gym.errors import LibraError
+
+logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
 TEMPORARY = ".tmp"
@@ -31,7 +34,8 @@ def sha256(path: Path) -> str:
 def write_whole(path: Path, data: bytes) -> None:
     """Put `data` in the file `path`: after a crash or a full disk it holds what it held before, or all of `data`."""
     # A name of its own: two processes may write the same file, and each must move away what it has written itself.
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
+    # Of a long name it has only the beginning, since it must not be too long for the disk either.
+    temporary = path.with_name(f"{path.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -107,12 +111,20 @@ else:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             return False
+        except OSError as error:  # some disks in the network have no locks
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise LibraError(f"A file cannot be locked ({error.strerror}); give an --out on another disk") from None
+            logger.warning(
+                "this disk has no locks (%s): nothing hinders a second process that writes to the same directory",
+                error.strerror,
+            )
         return True
 
     def _sync_directory(directory: Path) -> None:
-        """Make the renaming itself durable."""
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        """Make the renaming itself durable, on disks that can: the file is in its place in any case."""
+        with suppress(OSError):
+            descriptor = os.open(directory, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -4,10 +4,12 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from importlib.metadata import version
 
 import pytest
 
+from experiments import cli
 from experiments.cli import load_command
 
 COMMANDS = (
@@ -47,6 +49,15 @@ def test_help_imports_no_command_and_a_slip_is_understood(tmp_path):
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert shown.stdout.strip().endswith("False")
     assert "Did you mean 'train'" in libra("trian", cwd=tmp_path).stderr
+
+
+def test_a_letter_that_no_font_has_makes_no_noise(monkeypatch):
+    message = "Glyph 128106 (\\N{FAMILY}) missing from font(s) DejaVu Sans."
+    monkeypatch.setattr(cli, "app", lambda: warnings.warn(message, stacklevel=1))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        cli.main()
+    assert told == []
 
 
 @pytest.mark.parametrize(

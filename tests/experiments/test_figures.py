@@ -318,6 +318,10 @@ def test_the_needle_of_stable_baselines_dqn_is_its_own(small_bank):
 def test_the_discount_is_the_runs_own(run, bank, tmp_path):
     assert discount_of(run) == 0.0  # the recipe's
     assert discount_of(run / "best.safetensors") is None
+    learnt_on = tmp_path / "pretrained"  # `libra pretrain --method weighing` learns each action by itself
+    learnt_on.mkdir()
+    (learnt_on / "config.json").write_text('{"dataset": "folder", "settings": {"method": "weighing"}}')
+    assert discount_of(learnt_on) == 0.0
     imitator = RunDirectory(tmp_path / "bc")
     imitator.begin(plan(str(bank), "bc"), ["libra"])
     assert discount_of(imitator.path) is None

@@ -8,6 +8,7 @@ from pretrain_helpers import draw_split_crowds, libra, make_model, rows
 from typer.testing import CliRunner
 
 from experiments.cli import app
+from experiments.runs.counted import discount_of
 from libra_gym import LibraError
 from libra_gym.counter import Counter
 
@@ -110,6 +111,12 @@ def test_it_is_released_with_an_interval_and_a_card(data, run, tmp_path):
     assert "float16" in said
     # The head of its pre-training is in it too, so that it can learn on.
     libra(*learn(data, tmp_path / "whole.safetensors", tmp_path / "again", "--epochs", "1"))
+
+
+def test_a_run_is_shown_like_one_of_an_agent(data, run, tmp_path):
+    libra("show", run, "--image", data[-1] / "train" / "3.png", "--out", tmp_path)
+    assert (tmp_path / "weighing.png").is_file()
+    assert discount_of(run) == 0.0
 
 
 def test_another_backbone_may_be_put_under_the_scale(data, model, run, tmp_path):

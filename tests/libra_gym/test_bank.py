@@ -216,3 +216,15 @@ def test_a_bank_of_all_photos_is_divided_into_folds():
     assert train.quantizer == fitted == rest.quantizer  # nothing of the test photos shows in the intervals
     with pytest.raises(LibraError, match="no split 'fold9-train'"):
         bank.split("fold9-train")
+
+
+def test_a_file_of_all_photos_is_divided_into_folds_too(tmp_path):
+    images = tuple(BankImage(str(k), "all", 1, 1, (32, 32), 1.0) for k in range(1, 51))
+    bank = FeatureBank("all", torch.rand(50, 4), torch.ones(50), images, meta={"dataset": "ucf_cc_50"})
+    for number, (divide, folds) in enumerate(((UCFCC50.divide, True), (None, False))):
+        path = tmp_path / f"{number}.safetensors"
+        replace(bank, divide=divide).save(path)
+        opened = FeatureBank.load(path)
+        assert (opened.divide is not None) == folds
+        if folds:
+            assert len(opened.split("fold2-test").images) == 10

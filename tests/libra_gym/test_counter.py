@@ -241,6 +241,31 @@ def test_the_package_counts_by_itself(counter, tmp_path, monkeypatch):
     module._loaded.cache_clear()
 
 
+def test_a_model_that_was_written_anew_is_read_anew(counter, tmp_path):
+    path = tmp_path / "model.safetensors"
+    counter.save(path)
+    before = libra_gym.count(photo(), path)
+    assert module._loaded(path.resolve(), path.stat().st_mtime_ns, path.stat().st_size).count(photo()).high
+    Counter(counter.backbone, counter.weigher, replace(INTERVAL, width=0.5)).save(path)
+    assert libra_gym.count(photo(), path).high > before.high
+    module._loaded.cache_clear()
+
+
+def test_a_model_needs_no_ending(counter, tmp_path):
+    counter.save(tmp_path / "mymodel")
+    assert Counter.load(tmp_path / "mymodel").count(photo()).high is not None
+
+
+def test_the_advice_for_a_photo_that_is_too_large_helps(backbone, monkeypatch):
+    monkeypatch.setattr(tiling, "UNTILED_PIXELS", 64**2)
+    monkeypatch.setattr(module, "UNTILED_SIDE", 64)
+    weigher = make_weigher(backbone.channels)
+    weigher.about["scale"] = 1.5
+    with pytest.raises(LibraError, match="max_side=42"):
+        Counter(backbone, weigher).count(photo())
+    Counter(backbone, weigher).count(photo(), max_side=42)
+
+
 def test_a_model_that_does_not_ship_yet_says_how_to_make_one(tmp_path, monkeypatch):
     monkeypatch.setattr(models, "MODELS", tmp_path)
     with pytest.raises(LibraError, match=r"'dense'.*libra train.*libra release"):

@@ -134,6 +134,7 @@ def test_ucf_qnrf_holds_out_a_fixed_tenth(tmp_path: Path, home: str, train: str)
     assert len(names(dataset, "train+validation")) == 30
     with pytest.raises(LibraError, match="'test'"):
         dataset.photos("test")
+    assert "img_0031.jpg, img_0032.jpg" in dataset.missing()[0]
 
 
 @pytest.mark.parametrize("home", [".", "jhu_crowd_v2.0"])
@@ -186,6 +187,7 @@ def test_an_empty_label_file_means_nobody(tmp_path: Path, file: str, content: st
         ("a.csv", "1,2\n3\n", "Line 2 of"),
         ("a.csv", "12.5;80\n", "Line 1 of"),
         ("a.csv", "1,2\nnan,3\n", "Line 2 of"),
+        ("a.csv", "1,2\n1e39,3\n", "Line 2 of"),
         ("a.csv", "id,x,y\n1,2\n", "Line 2 of"),
         ("a.csv", "1,2\nthree,four\n", "Line 2 of"),
         ("a.csv", "row,col\n1,2\n", "must name the columns x and y"),
@@ -193,6 +195,9 @@ def test_an_empty_label_file_means_nobody(tmp_path: Path, file: str, content: st
         ("a.json", "{", r"should be JSON like"),
         ("a.json", '{"heads": []}', r"should be JSON like"),
         ("a.json", "[1, 2]", r"should be JSON like"),
+        ("a.json", f"[[1{'0' * 400}, 2]]", r"should be JSON like"),
+        ("a.json", "[" * 100_000, r"should be JSON like"),
+        ("a.csv", f'1,2,"{"a" * 200_000}"\n', "is no CSV file"),
     ],
 )
 def test_a_wrong_label_file_is_named(tmp_path: Path, file: str, content: str, message: str) -> None:
@@ -202,6 +207,12 @@ def test_a_wrong_label_file_is_named(tmp_path: Path, file: str, content: str, me
     with pytest.raises(LibraError, match=message) as error:
         photo.points()
     assert str(tmp_path / file) in str(error.value)
+
+
+def test_what_macos_keeps_beside_a_photo_is_no_photo(tmp_path: Path) -> None:
+    write_photo(tmp_path / "a.jpg")
+    (tmp_path / "._a.jpg").write_bytes(b"\0\5\x16\7")
+    assert names(open_dataset("folder", tmp_path), "all") == ["a.jpg"]
 
 
 def test_a_folder_is_split_by_subdirectories_or_held_out(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Two counters on the same photos."""
 
+import json
 from dataclasses import replace
 from io import StringIO
 
@@ -98,6 +99,7 @@ def test_counts_are_read_back_from_the_file_that_a_score_writes(tmp_path):
         ("name,count\na,nan\n", "line 2: the count is no number"),
         ("name,count,game_1\na,3,4\nb,3,\n", "line 3: the game_1 is no number"),
         ("name,count\na,3\na,4\n", "line 3: the image 'a' is there twice"),
+        ("count,name\n5\n", "line 2: there is no name"),
     ],
 )
 def test_a_file_that_is_none_of_counts_is_refused(text, message, tmp_path):
@@ -106,6 +108,22 @@ def test_a_file_that_is_none_of_counts_is_refused(text, message, tmp_path):
         read_counts(tmp_path / "counts.csv")
     with pytest.raises(LibraError, match="cannot be read"):
         read_counts(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("text", ["\ufeffname,count\na,3\n", "name,count\n\na,3\n\n,\n"])
+def test_what_spreadsheets_add_does_no_harm(text, tmp_path):
+    (tmp_path / "counts.csv").write_text(text, encoding="utf-8")
+    assert read_counts(tmp_path / "counts.csv") == {"a": Counted(3.0)}
+
+
+def test_a_name_that_is_no_text_is_found_again(tmp_path):
+    result = score_of([10], [12])
+    named = replace(result, records=(replace(result.records[0], name="caf\udce9.jpg"),))
+    named.save_csv(tmp_path / "counts.csv")
+    assert b"caf\xe9.jpg,test," in (tmp_path / "counts.csv").read_bytes()
+    assert read_counts(tmp_path / "counts.csv").keys() == {"caf\udce9.jpg"}
+    named.save_json(tmp_path / "score.json")
+    assert json.loads((tmp_path / "score.json").read_text("utf-8"))["records"][0]["name"] == "caf\udce9.jpg"
 
 
 def test_a_counter_equals_itself(tmp_path):

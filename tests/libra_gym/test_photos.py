@@ -55,6 +55,25 @@ def test_what_is_transparent_is_white(tmp_path, scene, kind):
     np.testing.assert_array_equal(photo[20:], scene[20:])
 
 
+@pytest.mark.parametrize("channels", [3, 4])
+def test_an_avif_is_turned_upright(tmp_path, channels):
+    pixels = np.full((64, 96, channels), 255, np.uint8)
+    pixels[:32, :48, :3] = 0
+    exif = Image.Exif()
+    exif[274] = 6
+    photo = read_photo(written(tmp_path, Image.fromarray(pixels), "AVIF", exif=exif, quality=95))
+    assert photo.shape == (96, 64, 3)
+    assert photo[10, 54].max() < 50 < 200 < photo[10, 10].min()
+
+
+def test_a_damaged_avif_is_named(tmp_path, scene):
+    noise = np.random.default_rng(0).integers(0, 256, (200, 240, 4), np.uint8)
+    path = written(tmp_path, Image.fromarray(noise), "AVIF")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(LibraError, match=r"photo\.avif"):
+        read_photo(path)
+
+
 def test_a_transparent_photo_is_turned_too(tmp_path, scene):
     exif = Image.Exif()
     exif[274] = 6
@@ -217,6 +236,38 @@ def test_a_video_that_was_cut_off_gives_its_frames_and_then_an_error(tmp_path):
     with pytest.raises(LibraError, match=r"ends after \d+ of its 30 frames"):
         watch()
     assert 5 < len(numbers) < 25
+
+
+def test_a_video_without_a_frame_that_can_be_decoded_is_an_error(clip, monkeypatch):
+    class Blind:
+        left = 10
+
+        def isOpened(self):
+            return True
+
+        def get(self, _):
+            return 10
+
+        def grab(self):
+            self.left -= 1
+            return self.left >= 0
+
+        def retrieve(self):
+            return False, None
+
+        def release(self):
+            pass
+
+    monkeypatch.setattr(cv2, "VideoCapture", lambda path: Blind())
+    with pytest.raises(LibraError, match="no frame that OpenCV can decode"):
+        list(Video(clip).frames(5))
+
+
+def test_a_preview_in_a_raw_file_is_no_photo(tmp_path, scene):
+    cv2.imwrite(str(tmp_path / "a.tif"), scene)
+    (tmp_path / "a.tif").rename(tmp_path / "a.PEF")
+    with pytest.raises(LibraError, match=r"of the kind \.pef"):
+        read_photo(tmp_path / "a.PEF")
 
 
 def test_kinds_of_phones_that_cannot_be_read_are_told(tmp_path):

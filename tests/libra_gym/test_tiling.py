@@ -97,7 +97,7 @@ def test_a_backbone_that_sees_the_whole_photo_gets_it_whole(monkeypatch):
     assert number == 1
     torch.testing.assert_close(features, whole(backbone, pixels))
     monkeypatch.setattr(tiling, "UNTILED_PIXELS", 1000)
-    with pytest.raises(LibraError, match=r"200 × 160.*mobilenet_v3_large"):
+    with pytest.raises(LibraError, match=r"200 × 160.*mobilenet_v3_large.*make it smaller\."):
         put_together(backbone, pixels, STRIDE**2)
 
 

@@ -113,6 +113,14 @@ def test_qnrf_limits_the_shorter_side_to_2048(size: tuple[int, int], expected: t
         crop.edges(size)
 
 
+@pytest.mark.parametrize(("size", "views"), [((512, 512), 2), ((300, 400), 2), ((300, 513), 18)])
+def test_a_photo_that_is_no_larger_than_a_crop_is_taken_once(size: tuple[int, int], views: int) -> None:
+    crops = qnrf_crops(size, 0)
+    assert len(crops) == views
+    assert (crops[0] == full(size)) == (views == 2)
+    assert crops[views // 2 :] == [view.mirrored() for view in crops[: views // 2]]
+
+
 @pytest.mark.parametrize("rule", VIEWS)
 @pytest.mark.parametrize("size", [(1, 1), (40, 700)])
 def test_every_rule_sees_every_photo(rule: str, size: tuple[int, int]) -> None:

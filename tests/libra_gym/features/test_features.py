@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from experiments.commands.features import app
+from experiments.runs.scenes import bank_scene
 from libra_gym.backbones import preprocess
 from libra_gym.bank import FeatureBank
 from libra_gym.banks import load_bank
@@ -22,7 +23,7 @@ from libra_gym.counts import KERNELS, patch_counts
 from libra_gym.datasets import open_dataset
 from libra_gym.datasets.views import paper_crops
 from libra_gym.errors import LibraError
-from libra_gym.features import ShardRows, build, open_features
+from libra_gym.features import Manifest, ShardRows, build, open_features
 from libra_gym.features.manifest import Recipe
 from libra_gym.tiling import whole_features
 
@@ -100,6 +101,45 @@ def test_what_would_do_nothing_is_refused(photos: Path, tmp_path: Path, options:
     with pytest.raises(LibraError, match=said):
         make(photos, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its disks take no such names")
+def test_a_name_need_not_be_text(tmp_path: Path) -> None:
+    write_photo(tmp_path / "photos" / "train", "plain", (64, 64), 3, 0)
+    for suffix in (".png", ".csv"):
+        photo = (tmp_path / "photos" / "train" / "plain").with_suffix(suffix)
+        photo.with_name(f"caf\udce9{suffix}").write_bytes(photo.read_bytes())
+    manifest = make(tmp_path / "photos", tmp_path / "out", mirror=True)
+    assert "train/caf\udce9.png" in manifest.recipe.photos
+    assert Manifest.load(tmp_path / "out") == manifest
+    assert make(tmp_path / "photos", tmp_path / "out", mirror=True) == manifest
+    bank = open_features(tmp_path / "out")
+    bank.save(tmp_path / "bank.safetensors")
+    assert [image.name for image in FeatureBank.load(tmp_path / "bank.safetensors").images] == [
+        image.name for image in bank.images
+    ]
+
+
+def test_a_photo_too_large_for_its_backbone_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "UNTILED_PIXELS", 64**2)
+    monkeypatch.setattr(build, "reach", lambda backbone: None)
+    for name, side in (("small", 60), ("large", 90)):
+        write_photo(tmp_path / "photos" / "train", name, (side, side), 3, side)
+    with pytest.raises(LibraError, match=r"large\.png, looked at in 90 × 90 pixels.*--scale.*--skip-bad"):
+        make(tmp_path / "photos", tmp_path / "out", split="all")
+    manifest = make(tmp_path / "photos", tmp_path / "out", split="all", skip_bad=True)
+    assert [photo.name for photo in manifest.skipped] == ["train/large.png"]
+
+
+def test_photos_that_their_data_set_limits_in_size_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "natural_scale", lambda dataset, size: min(1.0, 64 / min(size)))
+    for name, side in (("small", 60), ("large", 128)):
+        write_photo(tmp_path / "photos" / "train", name, (side, side), 3, side)
+    make(tmp_path / "photos", tmp_path / "out", split="all", scale=2.0)
+    bank = open_features(tmp_path / "out")
+    assert bank.meta["shrunk"] == {"train/large.png": 0.5}
+    scales = {image.name: bank_scene(bank, i, lambda _: None).scale for i, image in enumerate(bank.images)}
+    assert scales == {"train/small.png": 2.0, "train/large.png": 1.0}
 
 
 def test_a_name_with_a_hash_is_a_photo_of_its_own(tmp_path: Path) -> None:

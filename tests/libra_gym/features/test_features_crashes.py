@@ -1,11 +1,14 @@
 """The feature cache after crashes, on full disks, and when anything under it has changed."""
 
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
 import resource
 import select
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,6 +181,45 @@ def test_a_directory_that_cannot_be_written_is_named(photos: Path, tmp_path: Pat
         write_whole(tmp_path, b"")
     with pytest.raises(LibraError, match="file/out cannot be written to"):
         make(photos, tmp_path / "file" / "out")
+
+
+def test_a_disk_that_cannot_flush_directories_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+
+    def files_alone(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_alone)
+    write_whole(tmp_path / "file", b"all")
+    assert (tmp_path / "file").read_bytes() == b"all"
+
+
+def test_a_disk_without_locks_is_written_to_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def without(error: int) -> None:
+        def lock(*_: object) -> None:
+            raise OSError(error, os.strerror(error))
+
+        monkeypatch.setattr(fcntl, "lockf", lock)
+
+    without(errno.ENOLCK)
+    with storage.locked(tmp_path / "out"):
+        assert "this disk has no locks (No locks available)" in caplog.text
+    without(errno.EIO)
+    with pytest.raises(LibraError, match="another disk"), storage.locked(tmp_path / "out"):
+        pass
+
+
+def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path: Path) -> None:
+    for letter in "xé":
+        name = letter * (250 // len(letter.encode()))
+        write_whole(tmp_path / name, b"all")
+        assert (tmp_path / name).read_bytes() == b"all"
 
 
 def test_an_unreadable_photo_stops_the_run_or_is_recorded(photos: Path, tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""What becomes of the files that `libra count` is given and of those that it writes."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments import counting
+from experiments.counting import Session, find_files
+from libra_gym.counter import Counted
+from libra_gym.errors import LibraError
+
+
+def counter(failing=()):
+    """Counts nobody; fails with these errors at the first photos."""
+    errors = list(failing)
+
+    def count(pixels):
+        if errors:
+            raise errors.pop(0)
+        return Counted(0.0, None, None, None, np.zeros((1, 1), np.float32), 0.0)
+
+    return SimpleNamespace(
+        count=count, longest_side=None, uncertainty=None, look=lambda pixels: pixels, scale_of=lambda pixels: 1.0
+    )
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Pictures that are drawn at once."""
+    figure = SimpleNamespace(savefig=lambda file, **_: file.write(b"picture"))
+    monkeypatch.setattr(counting, "overlay_figure", lambda *_: figure)
+
+
+def photo(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), np.zeros((32, 32, 3), np.uint8))
+    return path
+
+
+def run(session, *files):
+    session.run(files, Console(file=io.StringIO()))
+    return session.entries
+
+
+def test_an_error_of_a_library_does_not_stop_the_others(tmp_path):
+    failing = (RuntimeError("Failed to decode\nmore"), MemoryError(), cv2.error("too large"))
+    entries = run(Session(counter(failing)), *(photo(tmp_path / f"{number}.png") for number in range(4)))
+    assert [entry.get("error", "") for entry in entries] == [
+        "This file cannot be counted (Failed to decode).",
+        "This file cannot be counted (MemoryError).",
+        "This file cannot be counted (too large).",
+        "",
+    ]
+
+
+def test_no_picture_takes_the_place_of_a_file_to_count(tmp_path, quick):
+    files = [photo(tmp_path / name) for name in ("a.png", "a-count.png", "b.png")]
+    (tmp_path / "link.png").symlink_to(tmp_path / "elsewhere" / "b-count.png")
+    kept = photo(tmp_path / "elsewhere" / "b-count.png").read_bytes()
+    run(Session(counter(), overlay=tmp_path), *files, tmp_path / "link.png")
+    assert files[1].read_bytes() != b"picture"
+    assert (tmp_path / "a-count-2.png").read_bytes() == b"picture"
+    run(Session(counter(), overlay=tmp_path / "elsewhere"), files[2], tmp_path / "link.png")
+    assert (tmp_path / "elsewhere" / "b-count.png").read_bytes() == kept
+    assert (tmp_path / "elsewhere" / "b-count-2.png").is_file()
+
+
+def test_pictures_whose_names_differ_in_capitals_alone_are_told_apart(tmp_path, quick):
+    files = [photo(tmp_path / folder / name) for folder, name in (("1", "IMG_1.png"), ("2", "img_1.png"))]
+    run(Session(counter(), overlay=tmp_path / "out"), *files)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["IMG_1-count.png", "img_1-count-2.png"]
+
+
+def test_what_macos_keeps_beside_a_photo_is_no_photo(tmp_path):
+    (tmp_path / "._a.png").write_bytes(b"\0\5\x16\7")
+    photo(tmp_path / "a.png")
+    assert find_files([str(tmp_path)]) == [tmp_path / "a.png"]
+
+
+@pytest.mark.parametrize("nothing", ["", " "])
+def test_a_name_that_is_empty_is_no_folder(nothing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    photo(Path("a.png"))
+    with pytest.raises(LibraError, match="which is nothing"):
+        find_files([nothing])
+    assert find_files(["."]) == [Path("a.png")]
