@@ -21,12 +21,12 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecEnvWrapper
 from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy
 from torch.nn import functional as F
 
 from agents.dqn_variants import learn_differences
 from agents.libra_dqn.blockwise import Blockwise
+from agents.libra_dqn.checks import check_elsewhere, check_settings
 from agents.libra_dqn.learner import Learner, LearnerSettings, check_start
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
@@ -49,11 +49,6 @@ from libra_gym.weigher import Weigher
 
 Loss: TypeAlias = Literal["l1", "huber", "mse"]
 LOSSES = {"l1": F.l1_loss, "huber": F.smooth_l1_loss, "mse": F.mse_loss}
-ON_SCALES = (
-    "update_every", "epsilon_step", "syncs", "easy_drop", "quantile", "mask_target", "backup", "average", "normalise",
-    "calibrate",
-)  # fmt: skip
-"""Settings of the learner, which SB3's own loop has no use for."""
 _ADDED = ("task", "average")
 """What an agent on the scales adds to its policy's arguments."""
 SelfLibraDQN = TypeVar("SelfLibraDQN", bound="LibraDQN")
@@ -188,7 +183,7 @@ class LibraDQN(Blockwise):
     # ------------------------------------------------------------------------------------------------------- set-up
 
     def _setup_model(self) -> None:
-        self._check_settings()
+        check_settings(self)
         if isinstance(self.env, WeighingVecEnv) and "task" not in self.policy_kwargs:
             # In a new dict: the caller's own may serve for other agents.
             self.policy_kwargs = {**self.policy_kwargs, "task": self.env.task.to_dict()}
@@ -199,7 +194,7 @@ class LibraDQN(Blockwise):
             self.policy_kwargs = {**self.policy_kwargs, "average": self.average > 0}
             self.replay_buffer = _NO_BUFFER  # the learner has its own
         else:
-            self._check_others()
+            check_elsewhere(self, inspect.signature(LibraDQN.__init__).parameters)
         with warnings.catch_warnings():
             if self._weighing:  # SB3's loop, whose target network it is about, is not used
                 warnings.filterwarnings("ignore", "The number of environments used is greater")
@@ -208,36 +203,6 @@ class LibraDQN(Blockwise):
             self.replay_buffer = None
         if self._weighing and self.env is not None:
             self._attach()
-
-    def _check_settings(self) -> None:
-        """Refuse settings that contradict each other, whether a constructor or `load` was given them."""
-        if self.quantile != 0.5 and self.loss != "l1":
-            raise LibraError(f"quantile is {self.quantile}, but only the loss l1 has quantiles, not {self.loss!r}.")
-        first, last = self.exploration_initial_eps, self.exploration_final_eps
-        if last > first:
-            raise LibraError(f"epsilon_end is {last}, but ε falls; it must be at most epsilon_start, {first}.")
-        if self.batch_size > self.buffer_size:
-            raise LibraError(
-                f"batch_size is {self.batch_size}, but the buffer holds {self.buffer_size} transitions; it must be at "
-                "most buffer_size."
-            )
-
-    def _check_others(self) -> None:
-        """Off the scales this is SB3's DQN: refuse what would do nothing there, and scales that a wrapper hides."""
-        if isinstance(self.env, VecEnvWrapper) and isinstance(self.env.unwrapped, WeighingVecEnv):
-            raise LibraError(
-                "LibraDQN learns from the scales of agents.make_vec_env(...) themselves, which record episodes; a "
-                f"{type(self.env).__name__} round them would leave SB3's own loop. Leave it out, or take SB3's DQN."
-            )
-        defaults = inspect.signature(LibraDQN.__init__).parameters
-        changed = [name for name in ON_SCALES if getattr(self, name) != defaults[name].default]
-        if self.policy_kwargs.get("network"):
-            changed.append("policy_kwargs['network']")
-        if changed and self.env is not None:
-            raise LibraError(
-                f"{changed[0]} is for the scales of agents.make_vec_env(...); on other environments LibraDQN is SB3's "
-                "DQN with another loss. Leave it out."
-            )
 
     @classmethod
     def load(

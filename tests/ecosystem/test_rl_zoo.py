@@ -136,7 +136,7 @@ def test_wrappers_are_not_dropped_in_silence():
         lambda: gym.wrappers.TransformReward(gym.make("LibraWeighing-v0"), abs),
         lambda: gym.make("LibraWeighing-v0", max_episode_steps=2),
     ):
-        with pytest.raises(LibraError, match="is wrapped in a (TransformReward|PatchedTimeLimit)"):
+        with pytest.raises(LibraError, match=r"is wrapped in a (TransformReward|PatchedTimeLimit)"):
             our_zoo.scales([make] * 2)
 
 
