@@ -19,7 +19,7 @@ from libra_gym.errors import LibraError
 COMMANDS = {
     "data": "Check a data set on disk, and compare kernels.",
     "features": "Make a feature cache, or go on with one that was begun; `verify` checks one.",
-    "pretrain": "Fine-tune a backbone as a one-step counter.",
+    "pretrain": "Fine-tune a backbone, or a whole model on your photos (--method weighing).",
     "train": "Train an agent or a one-step head on a feature bank.",
     "evaluate": "Count a bank or a data set with a trained model.",
     "compare": "Put runs side by side: one table and one plot.",

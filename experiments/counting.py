@@ -6,10 +6,9 @@ import csv
 import glob
 import io
 import os
-import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +17,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from libra_gym.counter import Counted, Counter, view
+from libra_gym.datasets.images import OVERLAY_MARK, is_overlay
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import write_whole
-from libra_gym.photos import (
-    PHOTO_SUFFIXES,
-    UNREAD_SUFFIXES,
-    VIDEO_SUFFIXES,
-    Pixels,
-    Region,
-    Video,
-    check_region,
-    limit_side,
-)
+from libra_gym.photos import Pixels, Region, Video, check_region, limit_side
 from libra_gym.rendering.overlay import course_figure, overlay_figure
+from libra_gym.suffixes import PHOTO_SUFFIXES, UNREAD_SUFFIXES, VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +31,6 @@ Entry = dict[str, Any]
 """`file`, `count`, `low`, `high`, `seconds`, for a frame also `frame` and `time`, for a photo that is far larger than
 the model knows them also `hint`; or `file` and `error`."""
 _DPI = 110
-_OVERLAY = re.compile(r"(?P<stem>.+)-count(-\d+)?\.png")
 _MUCH_LARGER = 2.0
 """So many times as long as the longest side that a model has learnt from."""
 
@@ -67,17 +58,15 @@ def find_files(asked: Iterable[str]) -> list[Path]:
 def _in_folder(folder: Path) -> list[Path]:
     """Photos and videos, also broken links to them and kinds that cannot be read, which will be told as errors.
 
-    Pictures that an earlier `--overlay` put beside their photos are left out, and so are files like `._IMG_1.jpg`, in
-    which macOS keeps what it knows of the file `IMG_1.jpg`.
+    Pictures that an earlier `--overlay` drew are left out, and so are files like `._IMG_1.jpg`, in which macOS keeps
+    what it knows of the file `IMG_1.jpg`.
     """
     known = PHOTO_SUFFIXES + VIDEO_SUFFIXES + UNREAD_SUFFIXES
     try:
         named = [file for file in folder.iterdir() if file.suffix.lower() in known and not file.name.startswith("._")]
     except OSError:  # the folder itself will be told as an error
         return []
-    there = [file for file in named if not os.path.isdir(file)]
-    stems = {file.stem for file in there}
-    return sorted(file for file in there if not ((made := _OVERLAY.fullmatch(file.name)) and made["stem"] in stems))
+    return sorted(file for file in named if not os.path.isdir(file) and not is_overlay(file))
 
 
 def _check_readable(folder: Path) -> None:
@@ -152,7 +141,8 @@ class Session:
         self.entries.append(_entry(path, counted, time.perf_counter() - start) | self._hint(pixels))
         if self.overlay is not None:  # the count is kept, whatever becomes of the picture
             seen, scale = self.counter.look(pixels), shrunk * self.counter.scale_of(pixels)
-            self._save(overlay_figure(seen, counted.patch_map, _title(path, counted), scale), path)
+            title = _title(path, self.entries[-1], counted.coverage)
+            self._save(overlay_figure(seen, counted.patch_map, title, scale), path)
 
     def _video(self, path: Path, bar: Progress) -> None:
         video = Video(path)
@@ -175,7 +165,10 @@ class Session:
         """What was counted, the pixels that were, and by what factor `max_side` had shrunk them."""
         whole = view(photo, self.region, None)
         pixels = whole if self.max_side is None else limit_side(whole, self.max_side)
-        return self.counter.count(pixels), pixels, pixels.shape[1] / whole.shape[1]
+        counted = self.counter.count(pixels)
+        if self.region is not None or not isinstance(photo, Path):  # the interval is of whole photos
+            counted = replace(counted, low=None, high=None, coverage=None)
+        return counted, pixels, pixels.shape[1] / whole.shape[1]
 
     def _hint(self, pixels: Pixels) -> Entry:
         """What to try with a photo that is far larger than those that the model learnt from."""
@@ -191,28 +184,34 @@ class Session:
 
     def _save_course(self, path: Path, frames: list[Entry]) -> None:
         """A video's counts as CSV and as a curve."""
-        columns = ("frame", "time", "count", "low", "high")
+        columns = ("frame", "time", "count")
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(frames)
-        band = None if self.counter.uncertainty is None else [(entry["low"], entry["high"]) for entry in frames]
-        figure = course_figure([e["time"] for e in frames], [e["count"] for e in frames], band, path.name)
+        figure = course_figure([e["time"] for e in frames], [e["count"] for e in frames], path.name)
         picture = self._save(figure, path)
         write_whole(picture.with_suffix(".csv"), text.getvalue().encode())
 
     def _save(self, figure: Figure, path: Path) -> Path:
-        """The figure as `NAME-count.png`, numbered where that is the name of another picture or of a file to count."""
+        """The figure as `NAME-count.png`, numbered where another picture or a file of the user's has that name."""
         assert self.overlay is not None
         picture, number = self.overlay / f"{path.stem}-count.png", 1
-        while _place(picture) in self._taken:
+        while _place(picture) in self._taken or _is_anothers(picture):
             number += 1
             picture = self.overlay / f"{path.stem}-count-{number}.png"
         self._taken.add(_place(picture))
         data = io.BytesIO()
-        figure.savefig(data, dpi=_DPI, format="png")
+        figure.savefig(data, dpi=_DPI, format="png", metadata=OVERLAY_MARK)
         write_whole(picture, data.getvalue())
         return picture
+
+
+def _is_anothers(picture: Path) -> bool:
+    """Whether this name, or that of a video's CSV file beside it, is of a file that no `--overlay` has written."""
+    if os.path.lexists(picture):
+        return not is_overlay(picture)
+    return os.path.lexists(picture.with_suffix(".csv"))
 
 
 def _place(path: Path) -> str:
@@ -231,8 +230,8 @@ def _entry(path: Path, counted: Counted, seconds: float) -> Entry:
     }
 
 
-def _title(path: Path, counted: Counted) -> str:
-    title = f"{counted.count:,.0f} people"
-    if counted.low is not None:
-        title += f" ({counted.coverage:.0%} interval {counted.low:,.0f} to {counted.high:,.0f})"
+def _title(path: Path, entry: Entry, coverage: float | None) -> str:
+    title = f"{entry['count']:,.0f} people"
+    if entry["low"] is not None:
+        title += f" ({coverage:.0%} interval {entry['low']:,.0f} to {entry['high']:,.0f})"
     return f"{title}\n{path.name}"

@@ -42,7 +42,9 @@ class CsvWriter(KVWriter):
                 self.rows = [row for row in csv.DictReader(file) if int(row[EPOCH]) <= last_epoch]
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        """Add a row."""
+        """Add a row for an epoch; what an algorithm logs in between goes to the other outputs alone."""
+        if EPOCH not in key_values:
+            return
         self.rows.append(filter_excluded_keys(key_values, key_excluded, "csv"))
         columns = {EPOCH: None} | {key: None for row in self.rows for key in sorted(row)}
         text = io.StringIO(newline="")

@@ -1,12 +1,13 @@
 """libra-gym: crowd counting as weighing.
 
 Importing the package registers `LibraWeighing-v0` and `LibraWeighingContinuous-v0` with Gymnasium, and little else: the
-names below are loaded when they are first used.
+names below, and the package's modules, are loaded when they are first used.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -50,6 +51,8 @@ __all__ = [
     "register_envs",
 ]
 
+_MODULES = frozenset(each.name for each in iter_modules(__path__))
+
 
 def register_envs() -> None:
     """Register the environments with Gymnasium; calling it again changes nothing."""
@@ -65,11 +68,13 @@ def register_envs() -> None:
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"libra_gym.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"libra_gym.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *_HOMES, *_MODULES})
 
 
 register_envs()

@@ -57,8 +57,9 @@ class Backbone(nn.Sequential):
         super().__init__(OrderedDict(trunk))
         self.name = name
         self.levels = levels
-        self.requires_grad_(False).eval().to(memory_format=torch.channels_last)
+        self.requires_grad_(False).eval()
         self.channels = self._measure_channels()
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, input: Tensor) -> Tensor:
         """Features of normalised images; with levels, each is averaged over the patch and they are concatenated."""

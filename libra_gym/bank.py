@@ -37,6 +37,10 @@ class Rows(Protocol):
 
     def __getitem__(self, index: Tensor | slice) -> Tensor: ...
 
+    def run(self, start: int, stop: int) -> Rows:
+        """The rows from `start` to before `stop`, still to be read."""
+        ...
+
     def to(self, device: torch.device | str) -> Tensor:
         """All rows as one tensor on this device."""
         ...
@@ -60,6 +64,13 @@ class BankImage:
     """The number of annotated heads in the image: what a counter should answer."""
     source: str | None = None
     """The name of the photo, where it cannot be told from that of the image."""
+
+    def __post_init__(self) -> None:
+        # As plain numbers, whatever kind they were computed as: a bank's file holds them as JSON.
+        height, width = self.size
+        plain = {"rows": int(self.rows), "cols": int(self.cols), "size": (int(height), int(width))}
+        for name, value in {**plain, "people": float(self.people)}.items():
+            object.__setattr__(self, name, value)
 
     @property
     def patches(self) -> int:
@@ -87,7 +98,8 @@ class FeatureBank:
         features: one row per patch, `(patches, channels)`.
         counts: people per patch, `(patches,)`.
         images: the images in the order of their patches.
-        quantizer: counts ⇄ intervals. When absent it is fitted to `counts` (the appendix's binning, bin means).
+        quantizer: counts ⇄ intervals. When absent it is fitted to the training images' counts, or to all where there
+            are none (the appendix's binning, bin means).
         points: head dots per image, if they are known.
         meta: how the bank was made; plain JSON types.
         divide: for a bank that can be divided in several ways, as for cross-validation: from a split's name and the
@@ -119,8 +131,7 @@ class FeatureBank:
         if isinstance(self.features, Tensor):
             self._check_finite(self.features)
         if self.quantizer is None:
-            fitted = Quantizer.fit_log(self.counts.cpu().numpy(), readout="mean")
-            object.__setattr__(self, "quantizer", fitted)
+            object.__setattr__(self, "quantizer", training_quantizer(self.counts.cpu().numpy(), self.images))
 
     def _check_finite(self, rows: Tensor) -> None:
         bad = ~torch.isfinite(rows).all(1)
@@ -237,23 +248,49 @@ class FeatureBank:
         return replace(self, images=images, quantizer=quantizer, divide=None)
 
     def select(self, images: Iterable[int]) -> FeatureBank:
-        """Some images of this bank, with this bank's quantizer. Images that follow each other share its features."""
-        keep = list(images)
+        """Some images of this bank by number or by a mask, with this bank's quantizer.
+
+        Images that follow each other share its features.
+        """
+        keep = self._numbers(images)
         if not keep:
             raise LibraError(f"No image of bank {self.name!r} was chosen; a bank needs at least one.")
         if keep == list(range(len(self.images))):
             return self
         spans = [self.patches_of(i) for i in keep]
         patches = torch.cat([torch.arange(s.start, s.stop) for s in spans])
-        contiguous = bool((patches.diff() == 1).all())
-        index = slice(int(patches[0]), int(patches[-1]) + 1) if contiguous else patches.to(self.device)
+        features: Features
+        if not bool((patches.diff() == 1).all()):
+            features = self.features[patches.to(self.device)]
+        elif isinstance(self.features, Tensor):
+            features = self.features[int(patches[0]) : int(patches[-1]) + 1]
+        else:
+            features = self.features.run(int(patches[0]), int(patches[-1]) + 1)
         return replace(
             self,
-            features=self.features[index],
+            features=features,
             counts=self.counts[patches.to(self.device)],
             images=tuple(self.images[i] for i in keep),
             points=None if self.points is None else tuple(self.points[i] for i in keep),
         )
+
+    def _numbers(self, images: Iterable[int]) -> list[int]:
+        """The numbers of these images, which may be given as a mask over all of them."""
+        given = np.asarray(images if isinstance(images, np.ndarray | Tensor) else list(images))
+        if given.dtype == np.bool_ and given.shape == (len(self.images),):
+            given = np.flatnonzero(given)
+        if given.size and (given.dtype.kind not in "iu" or given.ndim != 1):
+            raise LibraError(
+                f"Images are chosen by whole numbers, or by a mask of {len(self.images)} entries; got {given.dtype} of "
+                f"shape {given.shape}."
+            )
+        numbers: list[int] = given.tolist()
+        for number in numbers:
+            if not 0 <= number < len(self.images):
+                raise LibraError(
+                    f"Image {number} is not in bank {self.name!r}; it must be from 0 to {len(self.images) - 1}."
+                )
+        return numbers
 
     def wholes(self) -> FeatureBank:
         """Each photo once: its views are left out, unless they are all that there is of it."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from libra_gym.backbones import STRIDE, Backbone, load_backbone
+from libra_gym.backbones import PRETRAINED, STRIDE, Backbone, load_backbone
 from libra_gym.datasets.views import natural_scale, resized, scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
@@ -173,6 +174,11 @@ class Counter:
                 f"{str(path)!r} holds a trained scale without its backbone; join them with `libra release RUN "
                 "--weights FILE --out MODEL`."
             )
+        if header is None and PRETRAINED in found:
+            raise LibraError(
+                f"{str(path)!r} is a backbone of `libra pretrain`, which counts nothing by itself; make a bank of its "
+                "features (`libra features --weights`), train a scale on it (`libra train`), and release that run."
+            )
         if header is None:
             raise LibraError(f"{str(path)!r} is a safetensors file, but not a model that counts photos.")
         if header["preprocessing"] != PREPROCESSING:
@@ -187,14 +193,15 @@ class Counter:
 
 def view(photo: str | Path | Pixels, region: Region | None = None, max_side: int | None = None) -> Pixels:
     """What of a photo is counted: its pixels, cut to the region, then scaled."""
-    pixels = photo if isinstance(photo, np.ndarray) else read_photo(photo)
+    pixels = read_photo(photo) if isinstance(photo, str | PathLike) else np.asarray(photo)
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or pixels.size == 0:
         raise LibraError(
             f"A photo in memory must be uint8 (height, width, 3), RGB; this one is {pixels.dtype} {pixels.shape}."
         )
     if region is not None:
         pixels = crop(pixels, region)
-    return np.ascontiguousarray(pixels if max_side is None else limit_side(pixels, max_side))
+    # torch wants memory of its own kind, which pixels of other programs may not be
+    return np.require(pixels if max_side is None else limit_side(pixels, max_side), requirements=["C", "W"])
 
 
 def count(

@@ -32,6 +32,7 @@ GAME_LEVELS = 4
 """GAME 0 to 3."""
 _PARTS = 2 ** (GAME_LEVELS - 1)  # a side is cut in this many at the finest level
 _FEWEST_TO_REDRAW = 10
+_MANY_TO_REDRAW = 1_000
 """Of fewer images, an interval of the MAE would say little and promise much."""
 
 
@@ -193,9 +194,18 @@ def redrawn_mean(values: Floats, confidence: float = 0.95) -> tuple[float, float
     """An interval of the mean of what the values were drawn from (bootstrap); None of too few, or of equal ones."""
     from scipy.stats import bootstrap
 
-    if len(values) < _FEWEST_TO_REDRAW or np.ptp(values) == 0:
+    if len(values) < _FEWEST_TO_REDRAW or np.ptp(values) <= 1e-9 * np.abs(values).max():
         return None
-    drawn = bootstrap((values,), np.mean, confidence_level=confidence, rng=np.random.default_rng(0))
+    # With many values the correction for bias changes nothing, and would take memory by their square.
+    many = len(values) > _MANY_TO_REDRAW
+    drawn = bootstrap(
+        (values,),
+        np.mean,
+        confidence_level=confidence,
+        rng=np.random.default_rng(0),
+        method="percentile" if many else "BCa",
+        batch=500 if many else None,
+    )
     return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
 
 

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from libra_gym.errors import LibraError
 from libra_gym.task import WeighingTask
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+_MOST_SITUATIONS = 10_000_000
+"""Of a task that is solved; with nine actions their Q values take 360 MB."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,10 @@ def solve(task: WeighingTask, truth: npt.ArrayLike | None = None, gamma: float =
     """The optimum of the task for these truths in ticks (None: every whole value), by backward induction."""
     truths = _truths(task, truth)
     values = np.arange(task.ceiling + 1)
+    if (situations := task.max_steps * len(truths) * len(values)) > _MOST_SITUATIONS:
+        raise LibraError(
+            f"The task has {situations:,} situations, but at most {_MOST_SITUATIONS:,} can be; name fewer truths."
+        )
     situation = np.broadcast_to(values, (len(truths), len(values)))
     legal = task.legal(values)  # (values, actions)
     after = task.place(values[:, None], np.arange(task.num_actions))  # (values, actions)

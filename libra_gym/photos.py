@@ -21,50 +21,13 @@ from PIL import Image, ImageOps
 from libra_gym.datasets.images import is_jpeg, read_bytes
 from libra_gym.datasets.views import resized
 from libra_gym.errors import LibraError
+from libra_gym.suffixes import UNREAD_SUFFIXES
 
 Pixels: TypeAlias = NDArray[np.uint8]
 """RGB, `(height, width, 3)`."""
 Region: TypeAlias = tuple[int, int, int, int]
 """Left, top, width and height in pixels."""
 
-PHOTO_SUFFIXES = (
-    ".avif",
-    ".bmp",
-    ".gif",
-    ".jfif",
-    ".jpe",
-    ".jpeg",
-    ".jpg",
-    ".jp2",
-    ".pgm",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webp",
-)
-VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
-UNREAD_SUFFIXES = (
-    ".3fr",
-    ".arw",
-    ".cr2",
-    ".cr3",
-    ".dcr",
-    ".dng",
-    ".erf",
-    ".heic",
-    ".heif",
-    ".hif",
-    ".jxl",
-    ".kdc",
-    ".nef",
-    ".orf",
-    ".pef",
-    ".raf",
-    ".rw2",
-    ".srw",
-)
-"""Photos of phones and cameras that OpenCV cannot decode; of some raw files it would take a small preview for all."""
 MOST_PIXELS = 1 << 30
 """OpenCV decodes no more."""
 
@@ -93,6 +56,8 @@ def read_photo(path: Path | str) -> Pixels:
 
 def check_region(region: Sequence[int]) -> Region:
     """The region, if it is one."""
+    if isinstance(region, str):
+        raise LibraError(f"The region is the text {region!r}; give four whole numbers, such as (0, 0, 640, 480).")
     if len(region) == 4 and all(isinstance(number, int | np.integer) for number in region):
         left, top, width, height = region
         if width > 0 and height > 0 and left >= 0 and top >= 0:

@@ -70,6 +70,24 @@ class Rewards:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def refuse_idle(self) -> None:
+        """Refuse constants that differ from their defaults although rewards of this shape do not have them."""
+        usual = Rewards()
+        for name in _PAPERS_ALONE if self.shape == "error" else ("error_offset",):
+            if (value := getattr(self, name)) != getattr(usual, name):
+                other = "paper" if self.shape == "error" else "error"
+                raise LibraError(
+                    f"rewards has {name}={value!r}, which rewards of shape {self.shape!r} do not have; leave it out, "
+                    f"or take shape={other!r}."
+                )
+
+
+_PAPERS_ALONE = (
+    "end", "guide", "fall", "rise", "squeeze_guide", "squeeze", "squeeze_tolerance", "guiding", "force_ending",
+    "squeezing",
+)  # fmt: skip
+"""What rewards of shape `error` do not have; what counts as balanced, they do."""
+
 
 class Outcome(NamedTuple):
     """What one action did: the new value, the reward, and whether the weighing is over."""
@@ -204,7 +222,7 @@ class WeighingTask:
     def optimal(self, truth: Array, value: Array) -> Array:
         """a^g of Eq. 11: the legal weight that brings the value nearest to the truth, or `end` once it balances.
 
-        Ties go to the first weight in pool order.
+        Ties go to the first weight in pool order. Where no weight of a pool is legal, `end` is what is left.
         """
         xp, deltas = self._constants(value)
         gap = truth - value
@@ -212,7 +230,8 @@ class WeighingTask:
         distance = abs(gap[..., None] - deltas[:-1])
         distance = xp.where((after >= 0) & (after <= self.ceiling), distance, np.inf)
         nearest = xp.argmin(distance, -1)
-        return xp.where(self.balanced(truth, value), self.end, nearest)
+        stuck = (distance == np.inf).all(-1)
+        return xp.where(self.balanced(truth, value) | stuck, self.end, nearest)
 
     def in_range(self, truth: Array, value: Array) -> Array:
         """S of Eq. 13: whether the value exceeds the truth by no more than the tolerated share."""

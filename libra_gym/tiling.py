@@ -123,10 +123,10 @@ def tiled_features(
             )
         finite, tile_pixels = 0, rows * cols * STRIDE**2
     for tile in tiles(rows, cols, -(-finite // STRIDE), tile_pixels // STRIDE**2):
-        window = pixels[_times(tile.seen_rows, STRIDE), _times(tile.seen_cols, STRIDE)]
+        window = pixels[times(tile.seen_rows, STRIDE), times(tile.seen_cols, STRIDE)]
         features = look(preprocess(torch.as_tensor(window).to(device))[None])[0]
         cells = features.shape[1] // (tile.seen_rows.stop - tile.seen_rows.start)
-        yield tile, features[:, _times(tile.kept[0], cells), _times(tile.kept[1], cells)]
+        yield tile, features[:, times(tile.kept[0], cells), times(tile.kept[1], cells)]
 
 
 def whole_features(
@@ -139,7 +139,7 @@ def whole_features(
         cells = features.shape[1] // (tile.rows.stop - tile.rows.start)
         if not len(whole):
             whole = torch.empty(len(features), rows * cells, cols * cells)
-        whole[:, _times(tile.rows, cells), _times(tile.cols, cells)] = features.float().cpu()
+        whole[:, times(tile.rows, cells), times(tile.cols, cells)] = features.float().cpu()
     return whole
 
 
@@ -168,5 +168,6 @@ def _widen(part: slice, halo: int, length: int) -> slice:
     return slice(max(part.start - halo, 0), min(part.stop + halo, length))
 
 
-def _times(patches: slice, factor: int) -> slice:
+def times(patches: slice, factor: int) -> slice:
+    """A run of patches in units of which each has so many."""
     return slice(patches.start * factor, patches.stop * factor)

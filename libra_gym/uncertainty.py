@@ -52,11 +52,12 @@ class Uncertainty:
         count, truth = np.asarray(counts, np.float64), np.asarray(people, np.float64)
         if not 0 < coverage < 1:
             raise LibraError(f"The coverage is {coverage}, but it must lie between 0 and 1.")
-        needed = _needed(coverage)
-        if len(count) < needed + 1:  # one more, because each is left out once
+        if count.shape != truth.shape or count.ndim != 1:
+            raise LibraError(f"There are counts of shape {count.shape} and true numbers of shape {truth.shape}.")
+        if len(count) < fewest(coverage):
             raise LibraError(
-                f"An interval that holds {coverage:.0%} of the photos needs at least {needed + 1} validation photos; "
-                f"there are {len(count)}."
+                f"An interval that holds {coverage:.0%} of the photos needs at least {fewest(coverage)} validation "
+                f"photos; there are {len(count)}."
             )
         power, width = _fairest(count, truth, coverage)
         held = np.array([_holds_left_out(index, count, truth, coverage) for index in range(len(count))])
@@ -99,6 +100,11 @@ class Uncertainty:
 
 def _scale(count: Floats, power: float) -> Floats:
     return (count + 1.0) ** power
+
+
+def fewest(coverage: float = 0.8) -> int:
+    """The fewest photos that an interval can be fitted to: one more than it takes, because each is left out once."""
+    return _needed(coverage) + 1
 
 
 def _needed(coverage: float) -> int:

@@ -124,6 +124,8 @@ class Weigher:
 
         if self.quantizer is None:
             raise LibraError("This model weighs real-valued counts; it has no look-up table to calibrate.")
+        if not prior > 0:
+            raise LibraError(f"prior is {prior}, but intervals that were never weighed need one; it must be above 0.")
         value = self.weigh(bank.with_quantizer(self.quantizer)).value
         intervals = self.quantizer.num_intervals
         number = np.bincount(value, minlength=intervals) + prior

@@ -14,6 +14,7 @@ from rich.table import Table
 from experiments.benchmarks import BenchOptions
 from experiments.commands.sources import check_place
 from libra_gym.errors import LibraError
+from libra_gym.features.storage import write_whole
 
 SUBJECTS = ("envs", "counts", "features", "pretraining", "training", "count")
 
@@ -34,7 +35,7 @@ def bench(
     for subject in only or SUBJECTS:
         with console.status(f"measuring {subject}"):
             figures |= import_module(f"experiments.benchmarks.{subject}").run(BenchOptions(root, weights))
-        out.write_text(json.dumps(figures, indent=2) + "\n")
+        write_whole(out, (json.dumps(figures, indent=2) + "\n").encode())
     table = Table("figure", title="benchmarks")
     table.add_column("value", justify="right")
     for name, value in figures.items():

@@ -24,7 +24,7 @@ def compare(
     json: Annotated[Path | None, typer.Option(help="Write all figures and curves to this file.")] = None,
 ) -> None:
     """Compare runs: validation errors, steps, transitions and time, with means over seeds; and their curves."""
-    from experiments.compare import comparison_figure, comparison_table, group_runs, notes, read_run, to_json
+    from experiments.compare import comparison_figure, fitting_table, group_runs, notes, read_run, to_json
 
     records, errors = [], []
     for path in {run.resolve(): run for run in runs}.values():
@@ -38,7 +38,11 @@ def compare(
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
-    console.print(comparison_table(groups))
+    table, without = fitting_table(groups, console)
+    console.print(table)
+    if without:
+        left_out = f"left out for want of room: {', '.join(without)}; a wider terminal, a pipe or --json has them"
+        console.print(left_out, highlight=False, markup=False)
     for note in notes(groups):
         console.print(note, soft_wrap=True, highlight=False, markup=False)
     _make_directory(out)

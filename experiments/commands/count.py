@@ -30,7 +30,8 @@ def count(
     model: Annotated[
         str,
         typer.Option(
-            help="'dense' for crowds, 'street' for up to a few hundred people, or a file that `libra release` made."
+            help="'dense' for crowds, 'street' for up to a few hundred people, or a file that `libra release` or "
+            "`libra pretrain --method weighing` made."
         ),
     ] = "dense",
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
@@ -45,7 +46,7 @@ def count(
     """Count the people in photos and videos."""
     from experiments.counting import Session, find_files, parse_region
     from libra_gym.counter import Counter
-    from libra_gym.photos import VIDEO_SUFFIXES
+    from libra_gym.suffixes import VIDEO_SUFFIXES
 
     if not photos and not card:
         raise LibraError("`libra count` needs a photo, a folder or a pattern.")
@@ -115,7 +116,7 @@ def _print_table(entries: list[dict[str, Any]], counter: Counter) -> None:
     console = Console()
     if counted:
         console.print(table)
-    if interval is not None and counted:
+    if interval is not None and any(rows[0]["low"] is not None for rows in counted.values()):
         console.print(f"[dim]{interval}[/dim]")
     for file, rows in counted.items():
         if "hint" in rows[0]:

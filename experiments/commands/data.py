@@ -44,9 +44,12 @@ def check(dataset: DatasetOption, root: RootOption = None) -> None:
         oddities = [f"{number:,} {quirk}" for quirk, number in report.quirks.items()] + report.notes
         for oddity in oddities:
             console.print(f"{report.split}: {oddity}", highlight=False)
+    for sentence in data.unread():
+        console.print(f"note: {sentence}", highlight=False, markup=False)
     broken = data.missing() + [sentence for report in reports for sentence in report.broken]
     if broken:
-        raise LibraError(f"The data set {dataset!r} is not whole ({len(broken)} faults):\n" + "\n".join(broken))
+        faults = "1 fault" if len(broken) == 1 else f"{len(broken)} faults"
+        raise LibraError(f"The data set {dataset!r} is not whole ({faults}):\n" + "\n".join(broken))
 
 
 @app.command()

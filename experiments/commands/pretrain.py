@@ -92,14 +92,17 @@ def pretrain(
         Path | None, typer.Option(help="Go on with this run; only --epochs may be given with it.")
     ] = None,
 ) -> None:
-    """Fine-tune a backbone as a one-step counter; best.safetensors is for `libra features --weights`."""
+    """Fine-tune a backbone as a one-step counter; best.safetensors is for `libra features --weights`.
+
+    With --method weighing, train a finished model further, backbone and scale together; `libra count` takes the result.
+    """
     from agents.pretraining import pretrain_settings
     from agents.pretraining.weighing import NEEDS_MODEL
     from agents.registry import parse_changes
-    from experiments.commands.sources import given, parse_source, refuse_idle
+    from experiments.commands.sources import given, parse_source, refuse_idle, warn_of_few
     from experiments.commands.train import check_epochs, refuse_others
     from experiments.runs.directory import RunDirectory, command_line
-    from experiments.runs.pretraining import PretrainConfig, make_accelerator, new_wandb_id, prepare
+    from experiments.runs.pretraining import PretrainConfig, make_accelerator, new_wandb_id, photos_hash, prepare
     from experiments.runs.pretraining import pretrain as pretrain_run
     from libra_gym.backbones import learnt_scale, weights_file
     from libra_gym.counter import Counter
@@ -163,6 +166,11 @@ def pretrain(
     if resume is None and accelerator.is_main_process:
         run.check_free()
     trainer = prepare(config, accelerator, console, run.path)
+    found = photos_hash(*([scene.photo for scene in scenes] for scenes in (trainer.training, trainer.validation)))
+    config.check_photos(found)
+    config = replace(config, photos=found)
+    if config.settings["method"] == Method.weighing:
+        warn_of_few(len(trainer.validation), console)
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()  # for the run's directory
         pretrain_run(run, config, trainer, console)

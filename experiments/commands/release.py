@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -60,9 +61,11 @@ def release(
 ) -> None:
     """Make a model file of a run: backbone, scale, interval and card; with --dataset also count photos with it."""
     from experiments.card import read_notes
+    from experiments.runs.config import is_pretraining
+    from experiments.runs.directory import RunDirectory
     from libra_gym.counter import Counter
     from libra_gym.datasets import open_dataset
-    from libra_gym.uncertainty import Uncertainty
+    from libra_gym.uncertainty import Uncertainty, fewest
 
     console = Console()
     if out.resolve().parent == run.resolve():
@@ -81,11 +84,22 @@ def release(
         if weights is not None or bank is not None:
             raise LibraError(f"The models of {str(run)!r} have their backbone in them; leave out --weights and --bank.")
         made = _whole(run, which, notes)
+    elif is_pretraining(RunDirectory(run).config_path):
+        raise LibraError(
+            f"{str(run)!r} has made a backbone, which counts nothing by itself; make a bank of its features (`libra "
+            f"features --weights {run / 'best.safetensors'}`), train a scale on it (`libra train`), and release "
+            "that run."
+        )
     elif weights is None:
         raise LibraError("`libra release` needs --weights, the backbone that the run's features came from.")
     else:
         made = _joined(run, which, weights, bank, notes)
     score = made.score
+    if len(score.records) < fewest():
+        raise LibraError(
+            f"{str(run)!r} was judged on {len(score.records)} validation photos, but a model file's interval needs at "
+            f"least {fewest()}; train anew with more (of your own, put so many into a directory `validation` first)."
+        )
     interval = Uncertainty.fit([r.count for r in score.records], [r.people for r in score.records])
     counter = Counter(made.backbone, made.weigher, interval, made.card)
     counter.save(out, dtype.value, head=made.head)
@@ -142,14 +156,19 @@ def _whole(run: Path, which: str, notes: dict[str, str]) -> _Made:
     from experiments.card import make_weighing_card
     from experiments.commands.evaluate import evaluate_photos
     from experiments.runs.directory import RunDirectory
-    from experiments.runs.pretraining import PretrainConfig
+    from experiments.runs.pretraining import PretrainConfig, photos_hash
     from libra_gym.counter import Counter
+    from libra_gym.datasets import open_dataset
 
     directory = RunDirectory(run)
     config = PretrainConfig.load(directory.config_path)
     path = directory.model_path(which)
     model = Counter.load(path)
     root = None if config.root is None else Path(config.root)
+    dataset = open_dataset(config.dataset, root)
+    learnt = [dataset.photos(config.train_split)]
+    learnt += [open_dataset(name, Path(place)).photos(split) for name, split, place in config.also]
+    config.check_photos(photos_hash(chain(*learnt), dataset.photos(config.validation_split)))
     score = evaluate_photos(model.weigher, config.dataset, root, config.validation_split, model.backbone)
     card = make_weighing_card(config, model.weigher.about, score, notes)
     return _Made(model.backbone, model.weigher, _head(str(path)), score, card)
@@ -158,12 +177,12 @@ def _whole(run: Path, which: str, notes: dict[str, str]) -> _Made:
 def _validation(config: RunConfig, bank: str | None) -> FeatureBank:
     from libra_gym.banks import load_bank
 
+    if bank is not None:
+        return load_bank(bank).split(config.validation_split).wholes()
     try:
-        return load_bank(bank or config.bank).split(config.validation_split).wholes()
+        return config.open_bank()[1]
     except LibraError as error:
-        if bank is not None:
-            raise
-        raise LibraError(f"The run's own bank cannot be opened ({error}); give --bank.") from None
+        raise LibraError(f"The run's own bank cannot be opened ({str(error).rstrip('.')}); give --bank.") from None
 
 
 def _head(weights: str) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from agents.registry import ALGORITHMS, parse_changes
-from experiments.commands.sources import MatmulName, given
+from experiments.commands.sources import MatmulName, given, warn_of_few
 from libra_gym.errors import LibraError
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def train(
     from experiments.runs import RunConfig, RunDirectory, plan
     from experiments.runs import train as train_run
     from experiments.runs.directory import command_line
+    from libra_gym.banks import load_bank
 
     console = Console()
     if epochs is not None and any(text.partition("=")[0].strip() == "epochs" for text in change or ()):
@@ -103,6 +104,8 @@ def train(
             init=init,
             matmul=matmul.value,
         )
+    if config.algorithm.kind == "libra":
+        warn_of_few(len(load_bank(config.bank).split(config.validation_split).wholes().images), console)
     with run.held(), run.undone_if_unlearnt(new=resume is None):
         run.begin(config, command_line())
         trained = train_run(run, config, console)

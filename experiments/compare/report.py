@@ -7,7 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from experiments.compare.records import FIGURES, Point, RunGroup, RunRecord
@@ -15,28 +17,55 @@ from experiments.compare.records import FIGURES, Point, RunGroup, RunRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_WORDS = ("run", "algo", "preset")
+_NUMBERS = ("seed", "best epoch", "MAE", "RMSE", "GAME 3", "steps", "transitions", "time")
+_WORD = 9
+"""The least width of a column of words, which are broken where they are longer."""
+_LEAST = ("transitions", "time", "steps", "seed", "best epoch", "preset", "GAME 3", "algo")
+"""Columns in the order in which they are left out of a narrow table."""
 SHOWN = 2.0
 """The curves' upper edge, in multiples of the largest best MAE: a bad beginning would flatten all that follows."""
 
 
-def comparison_table(groups: Sequence[RunGroup]) -> Table:
+def fitting_table(groups: Sequence[RunGroup], console: Console) -> tuple[Table, tuple[str, ...]]:
+    """The table with all its figures in full, and the columns that had to be left out for want of room."""
+    for number in range(len(_LEAST) + 1):
+        table = comparison_table(groups, without=_LEAST[:number])
+        if Measurement.get(console, console.options.update(max_width=1000), table).minimum <= console.width:
+            break
+    return table, _LEAST[:number]
+
+
+def comparison_table(groups: Sequence[RunGroup], without: Sequence[str] = ()) -> Table:
     """A row per run, and after runs that differ by their seed only, one of their means and deviations."""
     table = Table(title="validation figures of the best epochs")
-    for heading in ("run", "algo", "preset"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("seed", "best epoch", "MAE", "RMSE", "GAME 3", "steps", "transitions", "time"):
-        table.add_column(heading, justify="right")
+    for heading in _WORDS:
+        table.add_column(heading, overflow="fold", min_width=_WORD)
+    for heading in _NUMBERS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    headings = [*_WORDS, *_NUMBERS]
+    for heading in without:
+        del table.columns[headings.index(heading)]
+        headings.remove(heading)
+
+    def add_row(*cells: str, style: str | None = None) -> None:
+        named = dict(zip([*_WORDS, *_NUMBERS], cells, strict=True))
+        table.add_row(*(named[heading] for heading in headings), style=style)
+
     for group in groups:
         for run in group.runs:
             figures = (_cell(figure, getattr(run, figure)) for figure in FIGURES)
             epoch = f"{run.best_epoch} of {run.epochs}"
-            table.add_row(escape(_name(run)), run.algo, run.preset, str(run.seed), epoch, *figures)
+            add_row(escape(_name(run)), run.algo, run.preset, str(run.seed), epoch, *figures)
         if len(group.runs) > 1:
             first, spreads = group.runs[0], (_spread_cell(figure, group) for figure in FIGURES)
             number = len(group.runs)
             seeds = f"{number} seeds" if len({run.seed for run in group.runs}) == number else f"{number} runs"
-            table.add_row("mean ± deviation", first.algo, first.preset, seeds, "", *spreads, style="bold")
+            add_row("mean ± deviation", first.algo, first.preset, seeds, "", *spreads, style="bold")
         table.add_section()
+    for column in table.columns:
+        if column.no_wrap:  # as wide as its figures are
+            column.min_width = max(len(str(text)) for text in (column.header, *column.cells))
     return table
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from experiments.runs.display import Display
 from experiments.runs.training import Interrupt, Trained
 from experiments.tracking import EPOCH, WandbWriter, make_logger
 from libra_gym.backbones import load_backbone
-from libra_gym.datasets import open_dataset
+from libra_gym.datasets import Photo, open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.metrics import Score
 
@@ -57,6 +59,8 @@ class PretrainConfig:
     precision: str = "auto"
     also: tuple[tuple[str, str, str], ...] = ()
     """Name, split and directory of each other data set that is learnt from too."""
+    photos: str = ""
+    """The `photos_hash` of what is learnt from and judged by; empty in runs of earlier versions."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
@@ -67,6 +71,25 @@ class PretrainConfig:
         """Read a `config.json`."""
         settings = read_config(path, cls, "run of `libra pretrain`")
         return cls(**{**settings, "also": tuple(tuple(each) for each in settings.get("also", ()))})
+
+    def check_photos(self, found: str) -> None:
+        """Refuse photos other than those that the run began with: some to judge by may have been learnt from."""
+        if self.photos and self.photos != found:
+            raise LibraError(
+                "The photos or their dots have changed since the run began; bring them back as they were, or start a "
+                "new run."
+            )
+
+
+def photos_hash(training: Iterable[Photo], validation: Iterable[Photo]) -> str:
+    """A hash of which photos are learnt from and which are judged by: their names, and the sizes of their files."""
+
+    def about(photo: Photo) -> list[str | int]:
+        sizes = (path.stat().st_size if path.is_file() else 0 for path in (photo.path, photo.labels))
+        return [photo.name, *sizes]
+
+    both = [sorted(about(photo) for photo in photos) for photos in (training, validation)]
+    return hashlib.sha256(json.dumps(both).encode()).hexdigest()
 
 
 def new_wandb_id() -> str:

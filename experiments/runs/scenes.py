@@ -19,6 +19,7 @@ from libra_gym.datasets.folder import read_dots
 from libra_gym.datasets.views import full, natural_scale, resized
 from libra_gym.errors import LibraError
 from libra_gym.photos import Pixels, read_photo
+from libra_gym.suffixes import PHOTO_SUFFIXES
 
 if TYPE_CHECKING:
     from libra_gym.backbones import Backbone
@@ -77,16 +78,22 @@ def bank_scene(bank: FeatureBank, index: int, photo_of: PhotoOf) -> Scene:
 
 
 def find_image(bank: FeatureBank, name: str) -> int:
-    """The number of the image of this name; `IMG_10` also finds `train/IMG_10`, unless several are called so."""
+    """The number of the image of this name; `IMG_10` also finds `train/IMG_10.jpg`, unless several are called so."""
     names = [image.name for image in bank.images]
     found = [i for i, known in enumerate(names) if known == name]
     found = found or [i for i, known in enumerate(names) if known.endswith(f"/{name}")]
+    found = found or [i for i, known in enumerate(names) if f"/{_bare(known)}".endswith(f"/{name}")]
     if len(found) == 1:
         return found[0]
     if found:
         raise LibraError(f"Bank {bank.name!r} has several images {name!r}: {', '.join(names[i] for i in found)}.")
     some = ", ".join(names[:3])
     raise LibraError(f"Bank {bank.name!r} has no image {name!r}; its {len(names)} images are called like {some}.")
+
+
+def _bare(name: str) -> str:
+    """A photo's name without the ending of its file."""
+    return str(Path(name).with_suffix("")) if Path(name).suffix.lower() in PHOTO_SUFFIXES else name
 
 
 def photo_source(bank: FeatureBank, dataset: str | None, root: Path | None) -> PhotoOf:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -274,8 +275,13 @@ def _build(run: RunDirectory, config: RunConfig, training: FeatureBank, checkpoi
     model: BaseAlgorithm
     if checkpoint is not None and algorithm.kind == "sb3":
         model = cls.load(run.model_path("last", ".zip"), env=env, device=config.device)
+        # SB3 keeps no generators: from the run's own seed, it would do what it did at its beginning once more.
+        again = np.random.SeedSequence((config.seed, model.num_timesteps)).generate_state(1)[0]
+        model.set_random_seed(int(again))
         return model
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in config.settings.items()}
+    if isinstance(often := settings.get("train_freq"), tuple) and "episode" in often:
+        raise LibraError(f"train_freq is {list(often)}, but the scales are many environments; give a number of steps.")
     try:
         model = cls(algorithm.policy, env, seed=config.seed, device=config.device, **with_references(settings))
     except (TypeError, ValueError, AssertionError) as error:

@@ -89,6 +89,10 @@ class CrowdDataset(ABC):
         """The splits of which there are photos on disk."""
         return [split for split in self.splits if self._photos(split)]
 
+    def unread(self) -> list[str]:
+        """A sentence for each kind of thing in the directory that a user may think is read and is not."""
+        return []
+
     def missing(self) -> list[str]:
         """A sentence for each photo that the release has and this copy has not, in the directories it has."""
         return []

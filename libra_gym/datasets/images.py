@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import cv2
@@ -12,6 +13,9 @@ from PIL import Image
 
 from libra_gym.errors import LibraError
 
+OVERLAY_MARK = {"Software": "libra-gym, libra count --overlay"}
+"""Text within every picture that `libra count --overlay` draws: such a picture is no photo."""
+_OVERLAY = re.compile(r".+-count(-\d+)?\.png")
 _JPEG = b"\xff\xd8\xff"
 _END = 0xD9
 _BARE = (0x00, 0x01, *range(0xD0, 0xD9))
@@ -49,6 +53,26 @@ def _as_stored(image: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
     mirrored = np.fliplr(image) if orientation in (2, 4, 5, 7) else image
     turns = {3: 2, 4: 2, 5: 1, 6: 1, 7: -1, 8: -1}.get(orientation, 0)
     return np.ascontiguousarray(np.rot90(mirrored, turns))
+
+
+def is_overlay(path: Path) -> bool:
+    """Whether this is a picture that `libra count --overlay` has drawn, by its name and its mark."""
+    if not _OVERLAY.fullmatch(path.name):
+        return False
+    try:
+        with Image.open(path) as picture:
+            return all(picture.info.get(key) == text for key, text in OVERLAY_MARK.items())
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return False
+
+
+def is_turned(path: Path) -> bool:
+    """Whether a photo is meant to be seen otherwise than it is stored."""
+    try:
+        with Image.open(path) as picture:
+            return bool(picture.getexif().get(_ORIENTATION, 1) != 1)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # one that is drawn has no file
+        return False
 
 
 def read_bytes(path: Path | str) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 
 from libra_gym.counts import Size, inside
 from libra_gym.datasets.base import CrowdDataset, Photo
+from libra_gym.datasets.images import is_turned
 from libra_gym.errors import LibraError
 
 T = TypeVar("T")
@@ -45,6 +46,9 @@ class SplitReport:
             {
                 "grey photos": int((image == image[..., :1]).all()),
                 "photos without people": int(len(points) == 0),
+                "photos that are to be turned (EXIF), which they are not: dots are in stored pixels": int(
+                    is_turned(photo.path)
+                ),
                 "dots outside of their photo (left out of patch counts)": int((~inside(points, size)).sum()),
                 "dots on top of another (each counts)": len(points) - len(np.unique(points, axis=0)),
             }

@@ -36,7 +36,8 @@ FEATURE_BOUND = 65504.0
 
 
 IN_MEMORY_UP_TO = 2 * 1024**3
-"""Banks whose observations take no more bytes than this are laid out in memory; larger ones are read step by step."""
+"""Banks whose observations take no more bytes than this are laid out in memory, at the first action: agents that learn
+from the bank itself never take one. Larger banks are read step by step."""
 
 
 def open_task(
@@ -62,15 +63,18 @@ def open_task(
         task = WeighingTask.intervals(bank.num_intervals, people=bank.quantizer.values, **settings)
     else:
         task = WeighingTask.counts(float(bank.counts.max()), **settings)
-    if isinstance(rewards, Rewards):
-        return bank, replace(task, rewards=rewards)
-    if not isinstance(rewards, Mapping | None):
+    if not isinstance(rewards, Rewards | Mapping | None):
         raise LibraError(f"rewards is {rewards!r}, but it must be a Rewards, or a dict of its settings.")
-    try:
-        return bank, task.with_rewards(**(rewards or {}))
-    except TypeError:
-        known = ", ".join(vars(Rewards()))
-        raise LibraError(f"rewards is {dict(rewards or {})!r}, but its keys must be among: {known}.") from None
+    if isinstance(rewards, Rewards):
+        task = replace(task, rewards=rewards)
+    else:
+        try:
+            task = task.with_rewards(**(rewards or {}))
+        except TypeError:
+            known = ", ".join(vars(Rewards()))
+            raise LibraError(f"rewards is {dict(rewards or {})!r}, but its keys must be among: {known}.") from None
+    task.rewards.refuse_idle()
+    return bank, task
 
 
 def cut_in_two(observation: npt.NDArray[np.float32], channels: int) -> Parts:
@@ -96,8 +100,8 @@ class Scales:
         self.truth = self._truths[self.patch]
         self.history = np.zeros((number, task.max_steps), dtype=np.uint8)  # action + 1; 0 is empty
         self._weights = np.zeros((number, task.max_steps), dtype=np.float32)
-        size = len(bank) * (bank.channels + task.max_steps) * 4
-        self._rows = _observation_rows(bank, task.max_steps) if size <= IN_MEMORY_UP_TO else None
+        self._fits = len(bank) * (bank.channels + task.max_steps) * 4 <= IN_MEMORY_UP_TO
+        self._rows: torch.Tensor | None = None
         self._codes = task.encode(np.arange(task.num_actions + 1))
         self._all = np.arange(number)
 
@@ -132,7 +136,7 @@ class Scales:
         which: Any = self._all if scales is None else scales
         if len(which) == 0:
             return
-        chosen = self.order.draw(which) if patches is None else self._check_patches(patches, len(which))
+        chosen = self.order.draw(which) if patches is None else self.check_patches(patches, len(which))
         index: Any = slice(None) if scales is None else which
         self.patch[index] = chosen
         self.truth[index] = self._truths[chosen]
@@ -144,6 +148,8 @@ class Scales:
     def act(self, actions: Any, scales: Index | None = None) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
         """Take one action on each of these scales (None: all) and return their rewards and whether they are done."""
         chosen = self._check_actions(actions, self.number if scales is None else len(scales))
+        if self._rows is None and self._fits:
+            self._rows = _observation_rows(self.bank, self.task.max_steps)
         index: Any = slice(None) if scales is None else scales
         rows = self._all if scales is None else scales
         step = self.step[index]
@@ -164,7 +170,7 @@ class Scales:
             observation = torch.index_select(self._rows, 0, torch.from_numpy(patch)).numpy()  # on all cores
         else:
             observation = np.empty((len(patch), self.bank.channels + self.task.max_steps), dtype=np.float32)
-            rows = self.bank.gather(torch.from_numpy(patch).to(self.bank.device))
+            rows = _bounded(self.bank, self.bank.gather(torch.from_numpy(patch).to(self.bank.device)))
             observation[:, : self.bank.channels] = rows.cpu().numpy()
         observation[:, self.bank.channels :] = self._weights[index]
         return observation
@@ -189,7 +195,12 @@ class Scales:
     # --------------------------------------------------------------------------------------------------- checking
 
     def _check_actions(self, actions: Any, number: int) -> npt.NDArray[np.int64]:
-        chosen = np.asarray(actions)
+        try:
+            chosen = np.asarray(actions)
+        except ValueError:  # of a sequence whose parts have several lengths, such as what SB3's `predict` returns
+            raise LibraError(
+                f"Actions must be {number} whole numbers, not a {type(actions).__name__} of arrays."
+            ) from None
         if chosen.shape != (number,) or chosen.dtype.kind not in "iu":
             raise LibraError(f"Actions must be {number} whole numbers, not {chosen.dtype} of shape {chosen.shape}.")
         if chosen.min() < 0 or chosen.max() >= self.task.num_actions:
@@ -197,7 +208,8 @@ class Scales:
             raise LibraError(f"Action {bad} is out of range; it must be from 0 to {self.task.num_actions - 1}.")
         return chosen.astype(np.int64, copy=False)
 
-    def _check_patches(self, patches: npt.ArrayLike, number: int) -> npt.NDArray[np.int64]:
+    def check_patches(self, patches: npt.ArrayLike, number: int) -> npt.NDArray[np.int64]:
+        """The patches that were asked for, one for each of so many scales, if they are in the bank."""
         given = np.asarray(patches)
         if given.dtype.kind not in "iu" or given.shape not in ((), (number,)):
             raise LibraError(
@@ -224,7 +236,17 @@ def _observation_rows(bank: FeatureBank, steps: int) -> torch.Tensor:
     key = id(bank.features), steps
     if key not in _ROWS:
         rows = torch.zeros(len(bank), bank.channels + steps)
-        rows[:, : bank.channels] = bank.features[:]
+        rows[:, : bank.channels] = _bounded(bank, bank.features[:])
         _ROWS[key] = rows
         weakref.finalize(bank.features, _ROWS.pop, key, None)
     return _ROWS[key]
+
+
+def _bounded(bank: FeatureBank, features: torch.Tensor) -> torch.Tensor:
+    """These features of a bank, if they are within the bounds of the observation space; halves always are."""
+    if bank.features.dtype != torch.float16 and len(features) and features.abs().max() > FEATURE_BOUND:
+        raise LibraError(
+            f"Bank {bank.name!r} has features beyond ±{FEATURE_BOUND:,.0f}, the bounds of the observation space; scale "
+            "its features, or take a backbone with smaller ones."
+        )
+    return features

@@ -167,7 +167,8 @@ class WeighingEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
         return render_scale(self.scales, 0, self.render_mode, self.needle, self._reward, self._ended)
 
     def _info(self) -> dict[str, Any]:
-        return {key: array[0] if array.ndim > 1 else array[0].item() for key, array in self.scales.info().items()}
+        # Numbers stay numpy's: TorchRL reads their types.
+        return {key: array[0] for key, array in self.scales.info().items()}
 
 
 class WeighingContinuousEnv(WeighingEnv):
@@ -248,17 +249,23 @@ def render_scale(
 
 
 def _patch_image(bank: FeatureBank, patch: int) -> npt.NDArray[np.uint8] | None:
-    """The patch as a picture. A bank keeps no photos, but the demo's scenes can be drawn again."""
-    if bank.name != "demo":
-        return None
+    """The patch as a picture. A bank keeps no photos, but drawn scenes, such as the demo's, can be drawn again."""
     from libra_gym.counts import PATCH
 
+    image = bank.images[int(bank.image_of[patch])]
+    scene = _scene(image.name) if bank.meta.get("dataset", "synthetic") == "synthetic" else None
+    if scene is None or scene.shape[:2] != image.size:
+        return None
     row, col = (bank.places[patch] * PATCH).tolist()
-    return _scene(bank.images[int(bank.image_of[patch])].name)[row : row + PATCH, col : col + PATCH]
+    return scene[row : row + PATCH, col : col + PATCH]
 
 
 @lru_cache(maxsize=8)
-def _scene(name: str) -> npt.NDArray[np.uint8]:
+def _scene(name: str) -> npt.NDArray[np.uint8] | None:
+    """The drawn scene of this name, if it is the name of one."""
     from libra_gym.datasets.synthetic import redraw
 
-    return redraw(name).image
+    try:
+        return redraw(name).image
+    except LibraError:
+        return None

@@ -87,11 +87,13 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
         """
         options = options or {}
         which = self._reset_mask(options)
-        self._seed(seed, which)
         everything = bool(which.all())
         patches = options.get("patch")
         if not everything and patches is not None and np.shape(patches) == (self.num_envs,):
             patches = np.asarray(patches)[which]
+        if patches is not None:  # before anything is changed
+            patches = self.scales.check_patches(patches, int(which.sum()))
+        self._seed(seed, which)
         self.scales.load(None if everything else np.flatnonzero(which), patches)
         self._ended[which] = False
         self._rewards[which] = 0.0

@@ -42,7 +42,8 @@ class ShardRows:
         """Rows by number, or a run of them; a run within one shard is not copied."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            return self._run(start, stop)[::step]
+            pieces = self._pieces(start, stop)
+            return (pieces[0] if len(pieces) == 1 else torch.cat([self.parts[0][:0], *pieces]))[::step]
         rows = (index.nonzero().squeeze(1) if index.dtype == torch.bool else index).cpu()
         rows = torch.where(rows < 0, rows + len(self), rows)
         if len(self.parts) == 1:
@@ -55,13 +56,17 @@ class ShardRows:
             out[here] = part[rows[here] - (self.ends[number] - len(part))]
         return out
 
-    def _run(self, start: int, stop: int) -> Tensor:
+    def run(self, start: int, stop: int) -> ShardRows:
+        """The rows from `start` to before `stop`, still mapped."""
+        return ShardRows(self._pieces(start, stop))
+
+    def _pieces(self, start: int, stop: int) -> list[Tensor]:
         pieces = []
         for part, end in zip(self.parts, self.ends.tolist()):
             begin = end - len(part)
             if start < end and begin < stop:
                 pieces.append(part[max(start - begin, 0) : stop - begin])
-        return pieces[0] if len(pieces) == 1 else torch.cat([self.parts[0][:0], *pieces])
+        return pieces
 
     def to(self, device: torch.device | str) -> Tensor:
         """All rows as one tensor."""

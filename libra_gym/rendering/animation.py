@@ -60,6 +60,9 @@ def animate_weighing(
         totals: the photo's estimated count after each step, for the header.
         seconds: how long a step is shown; the last one is shown three times as long.
     """
+    write = _WRITERS.get(Path(path).suffix.lower())
+    if write is None:
+        raise LibraError(f"An animation is a .gif or an .mp4, and {str(path)!r} is neither; name one of them.")
     steps, rows, cols = check_weighing(image, actions, values)
     if totals is not None and len(totals) != steps:
         raise LibraError(f"There are {len(totals)} totals for {steps} steps; give one for each step.")
@@ -78,10 +81,7 @@ def animate_weighing(
         frames.append(_with_header(_draw_step(photo, cell, actions[step], values[step], pool_labels), headline))
 
     lengths = [seconds] * steps + [3 * seconds]
-    if Path(path).suffix.lower() == ".mp4":
-        _write_mp4(frames, lengths, Path(path))
-    else:
-        _write_gif(frames, lengths, Path(path))
+    write(frames, lengths, Path(path))
 
 
 def _write_gif(frames: Sequence[Image], lengths: Sequence[float], path: Path) -> None:
@@ -112,6 +112,9 @@ def _write_mp4(frames: Sequence[Image], lengths: Sequence[float], path: Path) ->
                 film.write(cv2.cvtColor(even, cv2.COLOR_RGB2BGR))
         film.release()
         write_whole(path, partial.read_bytes())
+
+
+_WRITERS = {".gif": _write_gif, ".mp4": _write_mp4}
 
 
 def _draw_step(

@@ -39,6 +39,7 @@ _CELL = 0.55  # inches of a patch in the weighing figure, enough for two lines o
 _BAR = 0.165  # inches of an action in the needle's panels, enough for a line of 9-point text on its side
 _LETTERS: dict[str, Any] = {"fontsize": 9, "fontweight": "bold", "ha": "center", "in_layout": False}
 _PANEL = 4.2  # inches of the longer side of a photo among count maps
+_LEAST_WIDTH, _LEAST_HEIGHT = 1.5, 1.6  # inches that are kept for narrow and for low ones
 _GAP, _LINE, _SCALE_ROOM = 0.12, 0.32, 0.85  # inches between panels, of a line of title, and of the colour scale
 
 
@@ -159,7 +160,7 @@ def gallery_figure(cases: Sequence[CountMaps], title: str = "") -> Figure:
     """Photos beside their true and their estimated count maps, one below the other."""
     from matplotlib.figure import Figure
 
-    sizes = [_panel_size(case.image) for case in cases]
+    sizes = [_slot_size(case.image) for case in cases]
     panels = 3 if any(case.true_map is not None for case in cases) else 2
     width = _GAP + panels * (max(width for width, _ in sizes) + _GAP) + _SCALE_ROOM
     heights = [_LINE * (2 if case.title else 1) + height + _GAP for case, (_, height) in zip(cases, sizes)]
@@ -181,8 +182,14 @@ def _panel_size(image: Image) -> tuple[float, float]:
     return _PANEL * width / max(height, width), _PANEL * height / max(height, width)
 
 
-def _draw_maps(figure: Figure, case: CountMaps, size: tuple[float, float], foot: float) -> None:
-    """A photo and its count maps on one colour scale, with their lower edge `foot` inches above the figure's."""
+def _slot_size(image: Image) -> tuple[float, float]:
+    """Width and height in inches that are kept for a photo: room for its title, and for the words of the scale."""
+    width, height = _panel_size(image)
+    return max(width, _LEAST_WIDTH), max(height, _LEAST_HEIGHT)
+
+
+def _draw_maps(figure: Figure, case: CountMaps, slot: tuple[float, float], foot: float) -> None:
+    """A photo and its count maps on one colour scale, their slots' lower edge `foot` inches above the figure's."""
     from matplotlib.colors import PowerNorm
 
     rows, cols = case.estimated_map.shape
@@ -193,10 +200,13 @@ def _draw_maps(figure: Figure, case: CountMaps, size: tuple[float, float], foot:
     height, width = case.image.shape[:2]
     across, up = figure.get_size_inches()
 
-    def add_axes(left: float, wide: float) -> Axes:
-        return figure.add_axes((left / across, foot / up, wide / across, size[1] / up))
+    size = _panel_size(case.image)
 
-    axes = [add_axes(_GAP + panel * (size[0] + _GAP), size[0]) for panel in range(1 + len(maps))]
+    def add_axes(left: float, wide: float, high: float) -> Axes:
+        return figure.add_axes((left / across, (foot + (slot[1] - high) / 2) / up, wide / across, high / up))
+
+    lefts = [_GAP + panel * (slot[0] + _GAP) for panel in range(2 + len(maps))]
+    axes = [add_axes(left + (slot[0] - size[0]) / 2, *size) for left in lefts[:-1]]
     # Most patches hold few people and some hold many: a square-root scale shows both.
     norm = PowerNorm(0.5, vmin=0, vmax=max(1.0, *(float(counts.max()) for counts, _ in maps)))
     axes[0].imshow(case.image, aspect="auto")
@@ -208,10 +218,9 @@ def _draw_maps(figure: Figure, case: CountMaps, size: tuple[float, float], foot:
         ax.set_title(title, fontsize=11)
     for ax in axes:
         ax.set_axis_off()
-    right = _GAP + len(axes) * (size[0] + _GAP)
-    figure.colorbar(shown, cax=add_axes(right, 0.15), label="people in a patch")
+    figure.colorbar(shown, cax=add_axes(lefts[-1], 0.15, slot[1]), label="people in a patch")
     if case.title:
-        place = (_GAP / across, (foot + size[1] + 1.35 * _LINE) / up)
+        place = (_GAP / across, (foot + slot[1] + 1.35 * _LINE) / up)
         family = families(case.title)
         figure.text(*place, written(case.title), fontsize=11, fontweight="bold", fontfamily=family, va="center")
 

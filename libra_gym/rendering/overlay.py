@@ -61,15 +61,12 @@ def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str
     return figure
 
 
-def course_figure(
-    times: Sequence[float], counts: Sequence[float], band: Sequence[tuple[float, float]] | None, title: str
-) -> Figure:
+def course_figure(times: Sequence[float], counts: Sequence[float], title: str) -> Figure:
     """How many people there are in the course of a video.
 
     Args:
         times: seconds since its start.
         counts: people at these times.
-        band: the interval of each count, where it is known.
         title: what to write over it.
     """
     from matplotlib.figure import Figure
@@ -77,15 +74,11 @@ def course_figure(
     figure = Figure(figsize=(9, 4.5), layout="constrained", facecolor="white")
     ax = figure.subplots()
     colour = tuple(part / 255 for part in UP)
-    if band is not None:
-        low, high = zip(*band)
-        ax.fill_between(times, low, high, color=colour, alpha=0.18, linewidth=0, label="interval")
-    ax.plot(times, counts, color=colour, marker="o", markersize=3, label="count")
+    ax.plot(times, counts, color=colour, marker="o", markersize=3)
     ax.set(xlabel="seconds", ylabel="people", ylim=(0, None))
     ax.set_title(written(shortened(title, 9 * _LETTERS)), fontsize=13, fontfamily=families(title))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", alpha=0.3)
-    ax.legend(frameon=False)
     return figure
 
 

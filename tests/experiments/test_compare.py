@@ -1,15 +1,17 @@
 """`libra compare`: runs of every kind side by side."""
 
 import csv
+import io
 import json
 import math
 
 import pytest
 from banks import make_bank
+from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.cli import app
-from experiments.compare import comparison_figure, group_runs, notes, read_run
+from experiments.compare import comparison_figure, fitting_table, group_runs, notes, read_run
 from libra_gym import LibraError
 
 COLUMNS = ("rollout/epoch", "validation/mae", "validation/rmse", "validation/game_3", "validation/mean_steps")
@@ -80,6 +82,20 @@ def test_runs_that_differ_by_their_seed_only_are_averaged(tmp_path):
     assert group["mean"]["mae"] == 13.0
     assert group["deviation"]["mae"] == pytest.approx(2.582, abs=1e-3)
     assert told["errors"] == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 180])
+def test_no_figure_is_cut_off_in_a_narrow_terminal(tmp_path, width):
+    runs = [write_run(tmp_path / f"a-long-name-{seed}", [1234.5678, 30.0], seed=seed) for seed in (0, 1)]
+    groups = group_runs([read_run(run) for run in runs])
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, no_color=True)
+    table, without = fitting_table(groups, console)
+    console.print(table)
+    printed = console.file.getvalue()
+    assert "…" not in printed
+    assert printed.count("30.00") >= 2
+    assert ("transitions" in without) == ("2,000" not in printed)
+    assert (width < 180) == bool(without)
 
 
 def test_curves_of_a_group_share_a_colour_and_a_name(tmp_path):

@@ -89,3 +89,29 @@ def test_a_name_that_is_empty_is_no_folder(nothing, tmp_path, monkeypatch):
     with pytest.raises(LibraError, match="which is nothing"):
         find_files([nothing])
     assert find_files(["."]) == [Path("a.png")]
+
+
+def test_an_overlay_replaces_earlier_ones_and_no_file_of_the_user(tmp_path):
+    """A photo may be called as an overlay would be; only pictures with the mark are passed over and replaced."""
+    files = [photo(tmp_path / name) for name in ("my.png", "my-count.png")]
+    contents = [file.read_bytes() for file in files]
+    for _ in range(2):
+        found = find_files([str(tmp_path)])
+        assert [file.name for file in found] == ["my-count.png", "my.png"]
+        run(Session(counter(), overlay=tmp_path), *found)
+        assert [file.read_bytes() for file in files] == contents
+        made = sorted(file.name for file in tmp_path.iterdir())
+        assert made == ["my-count-2.png", "my-count-count.png", "my-count.png", "my.png"]
+
+
+def test_a_videos_counts_overwrite_no_table_of_the_user(tmp_path):
+    (tmp_path / "clip-count.csv").write_text("x,y")
+    frames = [{"frame": 0, "time": 0.0, "count": 3.0}]
+    for _ in range(2):
+        Session(counter(), overlay=tmp_path)._save_course(tmp_path / "clip.mp4", frames)
+    assert (tmp_path / "clip-count.csv").read_text() == "x,y"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "clip-count-2.csv",
+        "clip-count-2.png",
+        "clip-count.csv",
+    ]

@@ -1,6 +1,7 @@
 """`libra show`, `libra gallery` and `libra figures` draw any model that counts, and say why where they cannot."""
 
 import csv
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -195,6 +196,9 @@ def test_a_name_may_leave_out_the_folder_if_only_one_image_has_it():
     bank = FeatureBank("small", torch.zeros(3, 2), torch.zeros(3), images)
     assert find_image(bank, "b") == 2
     assert find_image(bank, "test/a") == 1
+    own = replace(bank, images=tuple(replace(image, name=f"{image.name}.jpg") for image in bank.images))
+    assert find_image(own, "b") == 2
+    assert find_image(own, "test/a") == find_image(own, "test/a.jpg") == 1
     with pytest.raises(LibraError, match="train/a, test/a"):
         find_image(bank, "a")
 

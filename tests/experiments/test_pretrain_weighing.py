@@ -113,6 +113,30 @@ def test_it_is_released_with_an_interval_and_a_card(data, run, tmp_path):
     libra(*learn(data, tmp_path / "whole.safetensors", tmp_path / "again", "--epochs", "1"))
 
 
+def test_photos_that_were_learnt_from_are_not_taken_to_judge_by(model, tmp_path):
+    """Photos that are moved to `validation` after the training would make the interval of a model far too narrow."""
+    crowd = draw_split_crowds(tmp_path)
+    data = "--dataset", "folder", "--root", crowd
+    libra(*learn(data, model, tmp_path / "run", "--epochs", "1"))
+    for kind in ("png", "csv"):
+        (crowd / "train" / f"5.{kind}").rename(crowd / "validation" / f"new.{kind}")
+    changed = "The photos or their dots have changed since the run began"
+    assert changed in libra("release", tmp_path / "run", "--last", "--out", tmp_path / "m.safetensors", status=2)
+    assert changed in libra("pretrain", "--resume", tmp_path / "run", "--epochs", "2", status=2)
+
+
+def test_too_few_photos_to_judge_by_are_told_before_a_training(model, tmp_path):
+    crowd = draw_split_crowds(tmp_path)
+    for kind in ("png", "csv"):
+        (crowd / "validation" / f"4.{kind}").unlink()
+    data = "--dataset", "folder", "--root", crowd
+    assert "The validation photos are 4: `libra release` needs at least 5" in libra(
+        *learn(data, model, tmp_path / "run")
+    )
+    said = libra("release", tmp_path / "run", "--last", "--out", tmp_path / "m.safetensors", status=2)
+    assert "was judged on 4 validation photos" in said
+
+
 def test_a_run_is_shown_like_one_of_an_agent(data, run, tmp_path):
     libra("show", run, "--image", data[-1] / "train" / "3.png", "--out", tmp_path)
     assert (tmp_path / "weighing.png").is_file()

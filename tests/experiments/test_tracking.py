@@ -123,3 +123,15 @@ def read_records(path):
         if kind in (1, 4):  # a whole record, or the last part of one
             yield wandb_internal_pb2.Record.FromString(b"".join(parts))
             parts = []
+
+
+def test_what_is_logged_between_epochs_makes_no_row(tmp_path):
+    path = tmp_path / "progress.csv"
+    writer = CsvWriter(path)
+    log(writer, 1, loss=1)
+    logger = Logger(None, [writer])
+    logger.record("loss", 5)
+    logger.dump(1)
+    log(writer, 2, loss=2)
+    assert [row["loss"] for row in read_csv(path)] == ["1", "2"]
+    assert len(CsvWriter(path, last_epoch=1).rows) == 1

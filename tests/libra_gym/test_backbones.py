@@ -204,3 +204,9 @@ def test_weights_say_how_large_the_photos_were_that_they_learnt_from(tmp_path: P
         learnt_scale(tmp_path / "torn.safetensors")
     with pytest.raises(LibraError, match="nowhere"):
         learnt_scale("nowhere.safetensors")
+
+
+@pytest.mark.parametrize("name", ["r3d_18", "mvit_v1_b"])
+def test_a_model_of_films_is_no_backbone(name):
+    with pytest.raises(LibraError, match="no stride-32 feature map"):
+        load_backbone(name, "random")

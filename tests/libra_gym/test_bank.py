@@ -228,3 +228,29 @@ def test_a_file_of_all_photos_is_divided_into_folds_too(tmp_path):
         assert (opened.divide is not None) == folds
         if folds:
             assert len(opened.split("fold2-test").images) == 10
+
+
+def test_a_hand_made_bank_fits_its_intervals_to_its_training_images():
+    images = tuple(
+        BankImage(name, name, 1, 2, (32, 64), float(people)) for name, people in {"train": 3, "test": 61}.items()
+    )
+    bank = FeatureBank("own", torch.zeros(4, 2), torch.tensor([1.0, 2.0, 30.0, 31.0]), images)
+    assert bank.quantizer == Quantizer.fit_log(np.array([1.0, 2.0], np.float32), readout="mean")
+
+
+def test_an_images_numbers_may_be_of_any_kind(tmp_path):
+    image = BankImage("a", "train", np.int64(1), np.int32(2), (np.int64(32), np.int64(64)), np.float32(3))
+    FeatureBank("own", torch.zeros(2, 2), torch.tensor([1.0, 2.0]), (image,)).save(tmp_path / "bank.safetensors")
+    assert FeatureBank.load(tmp_path / "bank.safetensors").images == (image,)
+
+
+def test_images_may_be_selected_by_a_mask(small_bank):
+    crowded = small_bank.people > small_bank.people.median()
+    for mask in (crowded, crowded.numpy(), crowded.tolist()):
+        assert small_bank.select(mask).images == small_bank.select(np.flatnonzero(crowded)).images
+
+
+@pytest.mark.parametrize("wrong", [[9], [-1], [0.5], [[0, 1]], [True]])
+def test_images_that_are_not_there_are_named(small_bank, wrong):
+    with pytest.raises(LibraError, match=r"Image -?\d is not in bank 'small'|Images are chosen by whole numbers"):
+        small_bank.select(wrong)

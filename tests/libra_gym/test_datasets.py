@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from scipy.io import savemat
 from typer.testing import CliRunner
 
 from experiments.commands.data import app
 from libra_gym.counts import patch_counts
 from libra_gym.datasets import CrowdDataset, open_dataset, read_image
+from libra_gym.datasets.images import OVERLAY_MARK
 from libra_gym.datasets.inspection import inspect
 from libra_gym.datasets.ucf_cc_50 import FOLDS
 from libra_gym.errors import LibraError
@@ -331,6 +333,38 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
     write_photo(tmp_path / "a.jpg")
     with pytest.raises(LibraError, match=r"'dev'.*train, validation, test, all"):
         open_dataset("folder", tmp_path).photos("train+dev")
+
+
+def test_check_says_what_of_a_folder_is_not_read(tmp_path: Path) -> None:
+    for name in ("train/a.jpg", "val/b.jpg", "images/c.jpg"):
+        write_photo(tmp_path / name)
+        (tmp_path / name).with_suffix(".csv").write_text("3,4\n")
+    turned = Image.new("RGB", (30, 20))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "train" / "turned.jpg", exif=exif)
+    (tmp_path / "train" / "turned.csv").write_text("3,4\n")
+    (tmp_path / "train" / "d.HEIC").write_bytes(b"x")
+    (tmp_path / "train" / "alone.csv").write_text("3,4\n")
+    dataset = open_dataset("folder", tmp_path)
+    assert names(dataset, "validation") == ["val/b.jpg"]
+    checked = CliRunner().invoke(app, ["check", "--dataset", "folder", "--root", str(tmp_path)])
+    said = " ".join(checked.output.split())
+    assert "the directory 'images' is not read" in said
+    assert "1 files of kinds that are not read, such as d.HEIC" in said
+    assert "1 files of dots that no photo uses, such as alone.csv" in said
+    assert "1 photos that are to be turned (EXIF)" in said
+    assert checked.exit_code == 0
+
+
+def test_pictures_that_count_has_drawn_are_no_photos(tmp_path: Path) -> None:
+    write_photo(tmp_path / "a.jpg")
+    write_photo(tmp_path / "my-count.png")
+    info = PngInfo()
+    for key, text in OVERLAY_MARK.items():
+        info.add_text(key, text)
+    Image.new("RGB", (30, 20)).save(tmp_path / "a-count.png", pnginfo=info)
+    assert names(open_dataset("folder", tmp_path), "all") == ["a.jpg", "my-count.png"]
 
 
 def test_check_names_every_missing_and_broken_file(tmp_path: Path) -> None:

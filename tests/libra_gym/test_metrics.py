@@ -1,5 +1,6 @@
 """The figures by which counts are judged, and how far they are chance."""
 
+import tracemalloc
 from io import StringIO
 
 import numpy as np
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.errors import LibraError
-from libra_gym.metrics import score
+from libra_gym.metrics import redrawn_mean, score
 
 
 def test_the_figures_of_a_hand_made_bank():
@@ -105,3 +106,18 @@ def test_few_photos_or_equal_errors_have_no_interval():
     assert score_of([1, 2, 3], [2, 2, 9]).mae_interval() is None
     assert score_of(np.arange(20.0), np.arange(20.0) + 1).mae_interval() is None
     assert score_of([1, 2, 3], [2, 2, 9]).to_dict()["mae_interval"] is None
+
+
+def test_the_interval_of_many_photos_takes_no_memory_by_their_square():
+    errors = np.random.default_rng(0).exponential(10.0, 5_000)
+    tracemalloc.start()
+    low, high = redrawn_mean(errors)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200e6  # it was 1.6 GB
+    spread = 1.96 * errors.std() / np.sqrt(len(errors))
+    assert (low, high) == pytest.approx((errors.mean() - spread, errors.mean() + spread), abs=0.05)
+
+
+def test_errors_that_hardly_differ_have_no_interval():
+    assert redrawn_mean(np.array([1.0] * 9 + [1.0000000000000002])) is None

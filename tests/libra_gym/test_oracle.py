@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from libra_gym.errors import LibraError
 from libra_gym.oracle import expert, solve
 from libra_gym.task import WeighingTask
 
@@ -107,3 +108,14 @@ def test_real_valued_truths_can_be_solved_too():
     optimum = solve(task, truth)
     assert (optimum.returns >= expert(task, truth).returns - 1e-5).all()
     assert optimum.weighings().balanced(0.5).all()
+
+
+def test_a_task_of_too_many_situations_is_refused_before_memory_is_taken():
+    with pytest.raises(LibraError, match="situations, but at most"):
+        solve(WeighingTask.counts(33.1))
+
+
+def test_where_no_weight_is_legal_the_expert_ends():
+    task = WeighingTask(ceiling=7, pool=(5,))
+    assert task.optimal(np.array([7, 7]), np.array([0, 5])).tolist() == [0, task.end]
+    assert expert(task, [7]).actions[0, :2].tolist() == [0, task.end]

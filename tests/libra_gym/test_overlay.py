@@ -43,12 +43,10 @@ def test_a_patch_is_told_in_pixels_of_the_photo():
     assert labels == [f"people in a patch of {side} × {side} pixels" for side in ("32", "21.3", "16")]
 
 
-@pytest.mark.parametrize("band", [None, [(5.0, 15.0), (8.0, 20.0)]])
-def test_the_course_of_a_video(band):
-    figure = course_figure([0.0, 1.0], [10.0, 14.0], band, "clip.mp4")
+def test_the_course_of_a_video():
+    figure = course_figure([0.0, 1.0], [10.0, 14.0], "clip.mp4")
     (ax,) = figure.axes
     assert ax.lines[0].get_ydata() == pytest.approx([10.0, 14.0])
-    assert len(ax.collections) == (0 if band is None else 1)
     assert ax.get_ylim()[0] == 0
 
 
@@ -58,7 +56,7 @@ def test_any_name_can_be_written_over_a_picture(name):
 
     photo = np.zeros((64, 64, 3), np.uint8)
     pixels(overlay_figure(photo, np.ones((2, 2)), name))
-    pixels(course_figure([0.0, 1.0], [3.0, 4.0], None, name))
+    pixels(course_figure([0.0, 1.0], [3.0, 4.0], name))
     assert written("plain.jpg") == "plain.jpg"
 
 

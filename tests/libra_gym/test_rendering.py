@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image as Pillow
 
@@ -229,6 +230,21 @@ class TestTheCountMap:
         with pytest.raises(LibraError, match=r"\(2, 3\) patches, not \(2, 2\)"):
             count_map_figure(PHOTO, None, TRUTH[:, :2], (None, 60.0))
 
+    @pytest.mark.parametrize("size", [(600, 7), (60, 1024), (480, 640)])
+    def test_titles_and_scale_fit_beside_photos_of_any_shape(self, size: tuple[int, int]) -> None:
+        grid = np.ones((-(-size[0] // 32), -(-size[1] // 32)))
+        figure = count_map_figure(np.zeros((*size, 3), np.uint8), grid, grid, (1234.0, 1234.5))
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        renderer = canvas.get_renderer()
+        whole = figure.get_window_extent(renderer)
+        texts = [ax.title.get_window_extent(renderer) for ax in figure.axes[:-1]]
+        texts.append(figure.axes[-1].yaxis.label.get_window_extent(renderer))
+        for place, text in enumerate(texts):
+            assert whole.x0 <= text.x0 <= text.x1 <= whole.x1
+            assert whole.y0 <= text.y0 <= text.y1 <= whole.y1
+            assert not any(text.overlaps(other) for other in texts[:place])
+
 
 class TestTheGallery:
     CASES = (
@@ -282,6 +298,10 @@ class TestTheAnimation:
         assert np.abs(frames[0].astype(int) - frames[4]).mean() < 1  # within the first half second
         assert np.abs(frames[0].astype(int) - frames[5]).mean() > 10
         assert list(tmp_path.iterdir()) == [path]
+
+    def test_another_ending_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(LibraError, match=r"a \.gif or an \.mp4"):
+            animate_weighing(PHOTO, ACTIONS, VALUES, TASK.labels, tmp_path / "x.avi")
 
     def test_a_total_is_needed_for_each_step(self, tmp_path: Path) -> None:
         with pytest.raises(LibraError, match="2 totals for 3 steps"):

@@ -75,3 +75,8 @@ def test_a_coverage_is_a_share(coverage):
 def test_plain_types_and_back():
     interval = Uncertainty.fit(*crowds(50, 1.0))
     assert Uncertainty(**interval.to_dict()) == interval
+
+
+def test_counts_and_true_numbers_must_be_as_many():
+    with pytest.raises(LibraError, match=r"counts of shape \(5,\) and true numbers of shape \(3,\)"):
+        Uncertainty.fit([1, 2, 3, 4, 5], [1, 2, 3])

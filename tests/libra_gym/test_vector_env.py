@@ -1,6 +1,7 @@
 """The native batch: what Gymnasium's own vector environments would do, thousands of patches at a time."""
 
 import copy
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -104,7 +105,11 @@ def test_environments_share_their_banks_rows_whatever_the_quantizer(small_bank):
     bank = small_bank.select([0])
     before = len(scales._ROWS)
     envs = [WeighingEnv(bank.with_quantizer(small_bank.quantizer)) for _ in range(3)]
+    first = [env.reset(seed=0)[0] for env in envs]
+    assert len(scales._ROWS) == before  # an agent that learns from the bank itself takes no action here
+    after = [env.step(0)[0] for env in envs]
     assert len(scales._ROWS) == before + 1
+    np.testing.assert_array_equal(first[0][: bank.channels], after[0][: bank.channels])
     del envs, bank
     assert len(scales._ROWS) == before
 
@@ -179,3 +184,26 @@ def test_a_deep_copy_shares_features_and_not_its_state(small_bank):
     _same(envs.step(np.array([7, 8])), twin.step(np.array([7, 8])))
     envs.step(np.array([7, 8]))
     assert twin.scales.value.tolist() != envs.scales.value.tolist()
+
+
+def test_a_first_reset_that_is_refused_resets_nothing(small_bank):
+    env = WeighingVectorEnv(3, small_bank)
+    with pytest.raises(LibraError, match="Patch 1000000000 is not in bank"):
+        env.reset(seed=0, options={"patch": 10**9})
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(np.full(3, 8))
+
+
+def test_actions_with_a_state_beside_them_are_refused_in_a_sentence(small_bank):
+    env = WeighingVectorEnv(3, small_bank)
+    env.reset(seed=0)
+    with pytest.raises(LibraError, match=r"Actions must be 3 whole numbers, not a tuple"):
+        env.step((np.zeros(3, np.int64), None))
+
+
+@pytest.mark.parametrize("limit", [0, 2**31])
+def test_features_beyond_the_observation_space_are_refused(small_bank, monkeypatch, limit):
+    monkeypatch.setattr("libra_gym.envs.scales.IN_MEMORY_UP_TO", limit)
+    env = WeighingVectorEnv(3, replace(small_bank, features=small_bank.features * 1e6))
+    with pytest.raises(LibraError, match="features beyond ±65,504"):
+        env.reset(seed=0)

@@ -158,3 +158,8 @@ def test_a_file_whose_header_is_no_json_is_named(tmp_path):
     for kind in (Weigher, FeatureBank):
         with pytest.raises(LibraError, match=r"model\.safetensors' is not a readable"):
             kind.load(file)
+
+
+def test_a_table_cannot_be_fitted_without_a_prior(small_bank):
+    with pytest.raises(LibraError, match="prior is 0, but"):
+        weigher(small_bank).calibrate(small_bank, prior=0)

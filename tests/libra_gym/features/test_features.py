@@ -240,6 +240,18 @@ def test_opening_maps_the_shards_and_copies_no_run_of_rows(photos: Path, tmp_pat
     assert bank.features[begin : begin + len(second)].data_ptr() == second.data_ptr()
 
 
+def test_a_split_of_shards_is_still_mapped(photos: Path, tmp_path: Path) -> None:
+    make(photos, tmp_path / "out")
+    bank = open_features(tmp_path / "out")
+    assert isinstance(bank.features, ShardRows)
+    part = bank.select(range(1, 5))
+    assert isinstance(part.features, ShardRows)
+    assert len(part.features.parts) > 1
+    begin = bank.patches_of(1).start
+    assert part.features.parts[0].data_ptr() == bank.features.parts[0][begin:].data_ptr()
+    assert torch.equal(part.features[:], bank.features[:][begin : bank.patches_of(4).stop])
+
+
 def test_a_bank_is_found_by_its_directory(photos: Path, tmp_path: Path) -> None:
     make(photos, tmp_path / "out")
     assert isinstance(load_bank(str(tmp_path / "out")), FeatureBank)
