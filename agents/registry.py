@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,12 @@ _RANGES = {
     "max_grad_norm": Range(0, low_out=True),
 }
 """What SB3's algorithms have in common and do not check."""
+
+_GOES_WITH = {"weighings": "epochs", "huber_delta": "loss"}
+"""Settings of a preset that say more of another one, and so go where that one is changed."""
+
+_REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+"""`module:Name`, such as `torch.optim:SGD` or `my_module:MyClass`."""
 
 _GIVEN = {"self", "policy", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
@@ -78,6 +85,9 @@ class Algorithm:
         settings = deepcopy(presets[name])
         for key, value in (changes or {}).items():
             _change(settings, key, value)
+        for name, other in _GOES_WITH.items():
+            if other in (changes or {}) and name not in (changes or {}):
+                settings.pop(name, None)
         arguments = self._arguments()
         run = {"epochs": RUN_SETTINGS["epochs"]} if self.kind == "head" else RUN_SETTINGS
         allowed = arguments.keys() | run.keys()
@@ -143,8 +153,6 @@ def find_algorithm(name: str) -> Algorithm:
     if ":" not in name:
         known = ", ".join(ALGORITHMS)
         raise LibraError(f"There is no algorithm {name!r}; take one of {known}, or your own as 'package.module:Class'.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # one's own module is looked for here, as `python -m` would
     found = locate(name)
     if not isinstance(found, type):
         raise LibraError(f"{name!r} is no class; name an algorithm as 'package.module:Class'.")
@@ -173,8 +181,14 @@ def _as_given(fitted: Any, value: Any) -> Any:
 def locate(path: str) -> Any:
     """What `module:Name` names."""
     module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # one's own module is looked for here, as `python -m` would
     try:
         return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise LibraError(
+            f"{path!r} cannot be imported ({error}); run this in the module's directory, or put that on PYTHONPATH."
+        ) from None
     except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise LibraError(f"{path!r} cannot be imported ({error}); name it as 'package.module:Class'.") from None
 
@@ -183,7 +197,7 @@ def with_references(settings: Any) -> Any:
     """Nested settings with every string `module:Name` replaced by what it names, such as `torch.optim:SGD`."""
     if isinstance(settings, dict):
         return {key: with_references(value) for key, value in settings.items()}
-    if isinstance(settings, str) and settings.count(":") == 1 and "." in settings.partition(":")[0]:
+    if isinstance(settings, str) and _REFERENCE.fullmatch(settings):
         return locate(settings)
     return settings
 

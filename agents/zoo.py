@@ -9,6 +9,7 @@ place of RL Zoo's `DummyVecEnv`.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -89,6 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run RL Zoo's `train` or `enjoy` with these arguments, or those of the command line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command, rest = given[0] if given else "", given[1:]
+    if command in ("-h", "--help"):
+        print(f"usage: agents.zoo {{{','.join(COMMANDS)}}} ...  (RL Zoo's own options: agents.zoo train --help)")
+        return
     if command not in COMMANDS:
         raise LibraError(f"agents.zoo has no command {command!r}; take one of: {', '.join(COMMANDS)}.")
     register()
@@ -100,13 +104,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known.add_argument("--algo", default="ppo")
     known.add_argument("--env")
     known.add_argument("-conf", "--conf-file")
+    known.add_argument("--vec-env")
+    known.add_argument("--eval-env-kwargs", nargs="+")
+    known.add_argument("-optimize", "--optimize-hyperparameters", action="store_true")
     asked, _ = known.parse_known_args(rest)
     algorithm = ALGORITHMS.get(asked.algo)
+    if asked.optimize_hyperparameters and algorithm is not None:
+        from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER
+
+        if asked.algo not in HYPERPARAMS_SAMPLER:
+            known_ones = ", ".join(HYPERPARAMS_SAMPLER)
+            raise LibraError(f"RL Zoo cannot optimise the settings of {asked.algo!r}; it can of: {known_ones}.")
     usual = ExperimentManager.default_vec_env_cls
     if algorithm is not None and algorithm.kind == "libra":
         ExperimentManager.default_vec_env_cls = staticmethod(scales)  # type: ignore[assignment]  # it only calls it
     if algorithm is not None and command == "train" and asked.env in ENV_IDS and asked.conf_file is None:
-        hyperparams[asked.env] = recipe(algorithm)
+        hyperparams[asked.env] = settings = recipe(algorithm)
+        if asked.vec_env == "subproc":  # a process for each
+            settings["n_envs"] = min(settings["n_envs"], 2 * (os.cpu_count() or 1))
+        judged = asked.eval_env_kwargs if "--eval-env-kwargs" in rest else None
+        rewards = settings["env_kwargs"].get("rewards")
+        if judged and rewards is not None and not any(text.startswith("rewards:") for text in judged):
+            # Else an agent would be judged by rewards that it never saw.
+            rest.insert(rest.index("--eval-env-kwargs") + 1, f"rewards:{rewards!r}")
         rest += ["--conf-file", __name__]
     sys.argv = [f"{sys.argv[0]} {command}", *rest]
     try:

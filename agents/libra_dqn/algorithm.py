@@ -13,6 +13,7 @@ import math
 import pathlib
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -26,8 +27,8 @@ from torch.nn import functional as F
 
 from agents.dqn_variants import learn_differences
 from agents.libra_dqn.blockwise import Blockwise
-from agents.libra_dqn.checks import check_elsewhere, check_settings
-from agents.libra_dqn.learner import Learner, LearnerSettings, check_start
+from agents.libra_dqn.checks import FIXED, check_elsewhere, check_fixed, check_settings
+from agents.libra_dqn.learner import Learner, LearnerSettings, LossFunction, check_start
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
 from libra_gym import evaluation
@@ -48,7 +49,7 @@ from libra_gym.task import WeighingTask
 from libra_gym.weigher import Weigher
 
 Loss: TypeAlias = Literal["l1", "huber", "mse"]
-LOSSES = {"l1": F.l1_loss, "huber": F.smooth_l1_loss, "mse": F.mse_loss}
+LOSSES: dict[Loss, LossFunction] = {"l1": F.l1_loss, "mse": F.mse_loss}
 _ADDED = ("task", "average")
 """What an agent on the scales adds to its policy's arguments."""
 SelfLibraDQN = TypeVar("SelfLibraDQN", bound="LibraDQN")
@@ -75,7 +76,8 @@ class LibraDQN(Blockwise):
             The value of the last of eight steps needs eight of them to reach the first.
         easy_drop: share of the transitions with an error of at most one tick (an interval; a hundredth of a person when
             counts are weighed) that are not stored.
-        loss: `l1`, `huber` (squared up to a difference of one, `l1` beyond) or `mse`.
+        loss: `l1`, `huber` (squared up to a difference of `huber_delta`, `l1` beyond) or `mse`.
+        huber_delta: where `huber` changes from the one to the other.
         quantile: with `l1`, which quantile of a patch's possible counts to aim at instead of the median. A photo's
             count is a sum over patches and so wants their means, which lie above the medians.
         double: choose the next action with the online network and value it with the target network.
@@ -116,6 +118,7 @@ class LibraDQN(Blockwise):
         syncs: AtLeastOne = 1,
         easy_drop: Share = 0.5,
         loss: Loss = "l1",
+        huber_delta: Positive = 1.0,
         quantile: Quantile = 0.5,
         double: bool = False,
         mask_target: bool = True,
@@ -145,6 +148,7 @@ class LibraDQN(Blockwise):
         self.syncs = syncs
         self.easy_drop = easy_drop
         self.loss = loss
+        self.huber_delta = huber_delta
         self.quantile = quantile
         self.double = double
         self.mask_target = mask_target
@@ -183,10 +187,10 @@ class LibraDQN(Blockwise):
     # ------------------------------------------------------------------------------------------------------- set-up
 
     def _setup_model(self) -> None:
-        check_settings(self)
         if isinstance(self.env, WeighingVecEnv) and "task" not in self.policy_kwargs:
             # In a new dict: the caller's own may serve for other agents.
             self.policy_kwargs = {**self.policy_kwargs, "task": self.env.task.to_dict()}
+        check_settings(self)
         if self._weighing:
             self._check_env(self.env)
             if not issubclass(self.policy_class, ScalePolicy):
@@ -226,9 +230,10 @@ class LibraDQN(Blockwise):
                 kwargs[own] = kwargs.pop(name)
         if "max_grad_norm" in kwargs and kwargs["max_grad_norm"] is None:
             kwargs["max_grad_norm"] = math.inf
-        if "policy_kwargs" in kwargs or "learning_starts" in kwargs:
+        if kwargs.keys() & {"policy_kwargs", "learning_starts", *FIXED}:
             saved, _, _ = load_from_zip_file(path, device=device, custom_objects=custom_objects)
             assert saved is not None
+            check_fixed(kwargs, saved)
             if kwargs.get("policy_kwargs") is not None:  # which has to be as it was: with what was added to it
                 added = {name: saved["policy_kwargs"][name] for name in _ADDED if name in saved["policy_kwargs"]}
                 kwargs["policy_kwargs"] = {**kwargs["policy_kwargs"], **added}
@@ -276,7 +281,7 @@ class LibraDQN(Blockwise):
             self.q_net_target.q_net,  # type: ignore[arg-type]
             self.policy.average,  # type: ignore[arg-type]
             self.policy.optimizer,
-            LOSSES[self.loss],
+            self._loss_function(),
             self._learner_settings(self.env.num_envs),
             seed=self.seed,
         )
@@ -370,7 +375,10 @@ class LibraDQN(Blockwise):
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """SB3's update with the chosen loss and an optional double Q target; used on other environments only."""
-        learn_differences(self, gradient_steps, batch_size, loss=LOSSES[self.loss], double=self.double)
+        learn_differences(self, gradient_steps, batch_size, loss=self._loss_function(), double=self.double)
+
+    def _loss_function(self) -> LossFunction:
+        return partial(F.smooth_l1_loss, beta=self.huber_delta) if self.loss == "huber" else LOSSES[self.loss]
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "learner"]

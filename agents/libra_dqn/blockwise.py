@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pathlib
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,6 +14,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from agents.libra_dqn.learner import Learner
 from agents.libra_dqn.progress import with_bars
 from libra_gym.errors import LibraError
+from libra_gym.features.storage import write_whole
 
 _ENDLESS = 2**62
 SelfBlockwise = TypeVar("SelfBlockwise", bound="Blockwise")
@@ -50,6 +53,26 @@ class Blockwise(DQN):
         if self.learner is None:
             raise LibraError("learn_epochs needs the scales of agents.make_vec_env(...) as environment.")
         return self._run(_ENDLESS, epochs, callback, log_interval, tb_log_name, reset_num_timesteps, False)
+
+    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        """As SB3's; on the scales, the stored transitions as a safetensors file, without pickle."""
+        if self.learner is None:
+            super().save_replay_buffer(path)
+        elif isinstance(path, str | pathlib.Path):
+            write_whole(pathlib.Path(path), self.learner.replay.dumps())
+        else:
+            path.write(self.learner.replay.dumps())
+
+    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+        """As SB3's; on the scales, what `save_replay_buffer` wrote there, for an agent on the same bank."""
+        if self.learner is None:
+            super().load_replay_buffer(path, truncate_last_traj)
+            return
+        try:
+            data = pathlib.Path(path).read_bytes() if isinstance(path, str | pathlib.Path) else path.read()
+        except OSError as error:
+            raise LibraError(f"The replay buffer {str(path)!r} cannot be read ({error.strerror}).") from None
+        self.learner.replay.loads(data, len(self.learner.bank), str(path))
 
     def _run(
         self: SelfBlockwise,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
 from agents.vec_env import WeighingVecEnv
@@ -19,20 +20,45 @@ ON_SCALES = (
     "calibrate",
 )  # fmt: skip
 """Settings of the learner, which SB3's own loop has no use for."""
+FIXED = ("average", "normalise")
+"""What of a saved agent can no longer be changed."""
+LOOKS_AHEAD = {"double": False, "mask_target": True, "syncs": 1}
+"""Settings of the target network, and what they are where they say nothing."""
 
 
 def check_settings(agent: LibraDQN) -> None:
     """Refuse settings that contradict each other, whether the constructor or `load` was given them."""
     if agent.quantile != 0.5 and agent.loss != "l1":
         raise LibraError(f"quantile is {agent.quantile}, but only the loss l1 has quantiles, not {agent.loss!r}.")
+    if agent.huber_delta != 1.0 and agent.loss != "huber":
+        raise LibraError(f"huber_delta is {agent.huber_delta}, but the loss is {agent.loss!r}; leave one of them out.")
     first, last = agent.exploration_initial_eps, agent.exploration_final_eps
     if last > first:
         raise LibraError(f"epsilon_end is {last}, but ε falls; it must be at most epsilon_start, {first}.")
+    if agent.gamma == 0.0 and agent.policy_kwargs.get("task") is not None:
+        idle = [name for name, usual in LOOKS_AHEAD.items() if getattr(agent, name) != usual]
+        if idle:
+            raise LibraError(
+                f"{idle[0]} is about later rewards, which gamma=0 leaves out; leave it out, or raise gamma."
+            )
+    if agent.policy_kwargs.get("optimizer_class") is torch.optim.LBFGS:
+        raise LibraError("LBFGS needs the loss several times for an update; take another optimizer_class.")
     if agent.batch_size > agent.buffer_size:
         raise LibraError(
             f"batch_size is {agent.batch_size}, but the buffer holds {agent.buffer_size} transitions; it must be at "
             "most buffer_size."
         )
+
+
+def check_fixed(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Refuse to load an agent with another network than was saved: its average and its input's scale are in it."""
+    if "average" in given and (given["average"] > 0) != (saved["average"] > 0):
+        raise LibraError(
+            f"average is {given['average']}, but the saved agent was made with {saved['average']}; one that keeps an "
+            "average and one that keeps none cannot be exchanged."
+        )
+    if "normalise" in given and given["normalise"] != saved["normalise"]:
+        raise LibraError(f"normalise is {saved['normalise']} in the saved agent, and its network has learnt with that.")
 
 
 def check_elsewhere(agent: LibraDQN, defaults: Mapping[str, inspect.Parameter]) -> None:

@@ -6,11 +6,17 @@ patch's number, what lay on the pan and the action: eighteen bytes, where SB3's 
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
+from libra_gym.errors import LibraError
+
+_FORMAT = "libra_gym.replay"
 PERMUTE_UP_TO = 2**16
 """Buffers up to this size are sampled without replacement; in larger ones a repetition within a batch is rare."""
 
@@ -83,3 +89,26 @@ class IndexReplay:
         self.position = position
         for name, column in self.rows._asdict().items():
             column[: self.size] = state[name]
+
+    def dumps(self) -> bytes:
+        """What is stored, as the bytes of a safetensors file."""
+        columns = {name: column.cpu().contiguous() for name, column in self.state().items()}
+        return save(columns, {_FORMAT: json.dumps({"position": self.position})})
+
+    def loads(self, data: bytes, patches: int, origin: str) -> None:
+        """The inverse of `dumps`, for a bank of so many patches; `origin` is the file's name, for messages."""
+        try:
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            numbers, columns = json.loads(header["__metadata__"][_FORMAT]), load(data)
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise LibraError(f"{origin!r} is no replay buffer that was saved on the scales ({error}).") from None
+        size, steps = columns["history"].shape
+        if size > self.capacity or steps != self.rows.history.shape[1]:
+            raise LibraError(
+                f"{origin!r} holds {size:,} transitions of {steps} steps, but this agent's buffer has room for "
+                f"{self.capacity:,} of {self.rows.history.shape[1]}."
+            )
+        if size and int(columns["patch"].max()) >= patches:
+            raise LibraError(f"{origin!r} is of another bank: it has a patch beyond the {patches:,} of this one.")
+        # Where the ring is larger, new transitions follow behind these.
+        self.load_state(columns, numbers["position"] if size == self.capacity else size)

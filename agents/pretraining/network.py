@@ -113,7 +113,8 @@ class LocalCounts(PatchHead):
 
     Windows begin every 32 pixels, half a window before the photo's border too, so that four windows cover each patch. A
     training crop begins anywhere on the stem's grid of 8 pixels, so that in the course of training the windows are
-    those at stride 8.
+    those at stride 8. The output is what a whole window holds; of one that reaches beyond the border, whose features
+    are the mean of the patches that it has, a half or a quarter lies within.
     """
 
     def __init__(self, channels: int, quantizer: Quantizer) -> None:
@@ -127,27 +128,18 @@ class LocalCounts(PatchHead):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Counts of windows `(B, 1, rows + 1, cols + 1)`."""
+        """Counts of whole windows `(B, 1, rows + 1, cols + 1)`."""
         return self.layers(features)
 
     def loss(self, out: Tensor, counts: Tensor, valid: Tensor, count_loss: float) -> Tensor:
-        """L1 over the windows that hold a valid patch."""
-        people = _windows(counts * valid)
-        within = _windows(valid.to(counts.dtype)) > 0
-        return F.l1_loss(out.squeeze(1)[within], people[within])
-
-    def sum_loss(self, out: Tensor, counts: Tensor, valid: Tensor) -> Tensor:
-        """As for every head; each patch lies in four windows, of which those beyond the photo do not count."""
-        within = _windows(valid.to(counts.dtype)) > 0
-        people = out.squeeze(1).masked_fill(~within, 0.0).sum((1, 2)) / 4
-        return (people - (counts * valid).sum((1, 2))).abs().sum() / valid.sum().clamp_min(1)
+        """L1 of the people in each window, over those windows whose patches are all valid."""
+        covered = _windows(torch.ones_like(counts))  # patches of each window
+        within = _windows(valid.to(counts.dtype)) == covered
+        return F.l1_loss((out.squeeze(1) * covered / 4)[within], _windows(counts)[within])
 
     def read(self, out: Tensor, readout: Readout) -> Tensor:
-        """Each window's people, none below zero, spread over its patches within the photo, and the mean of them."""
-        windows = out.clamp_min(0.0)
-        covered = _windows(torch.ones_like(windows[:, 0, 1:, 1:]))  # patches in each window
-        spread = windows / covered[:, None]
-        return F.avg_pool2d(spread, 2, stride=1).squeeze(1)
+        """Each window's people, none below zero, spread over its patches, and the mean of the four of a patch."""
+        return F.avg_pool2d(out.clamp_min(0.0) / 4, 2, stride=1).squeeze(1)
 
 
 def _windows(patches: Tensor) -> Tensor:

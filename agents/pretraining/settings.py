@@ -18,6 +18,11 @@ Readout: TypeAlias = Literal["argmax", "expectation", "weighed"]
 Schedule: TypeAlias = Literal["constant", "cosine", "exponential", "steps"]
 
 STRIDE = 32
+_READOUTS: Mapping[Method, tuple[Readout, ...]] = {
+    "bcnet": ("expectation", "argmax"),
+    "classification": ("expectation", "argmax"),
+    "weighing": ("weighed", "expectation", "argmax"),
+}
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,24 @@ class PretrainSettings:
             raise LibraError(f"A crop's side must be a multiple of {STRIDE}; got {self.crop}.")
         if self.method == "weighing" and self.bins != "log":
             raise LibraError("The intervals of 'weighing' are those of the model; leave bins out.")
+        self._refuse_idle()
         low, high = self.scales
         if low > high:
             raise LibraError(f"scales must be two ascending factors; got {list(self.scales)}.")
+
+    def _refuse_idle(self) -> None:
+        """Refuse settings that would do nothing."""
+        if self.schedule == "steps" and not self.milestones:
+            raise LibraError("schedule=steps lowers the learning rate at milestones, and there are none; set some.")
+        if self.milestones and self.schedule != "steps":
+            raise LibraError(f"milestones are of schedule=steps, and this one is {self.schedule!r}; leave them out.")
+        if self.decay != type(self).decay and self.schedule not in ("exponential", "steps"):
+            raise LibraError(f"A learning rate of schedule={self.schedule} has no decay; leave it out.")
+        if self.readout not in (readouts := _READOUTS.get(self.method, ("expectation",))):
+            raise LibraError(
+                f"What {self.method!r} counts cannot be read as {self.readout!r}; readout must be "
+                f"{' or '.join(readouts)}."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""

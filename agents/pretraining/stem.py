@@ -16,9 +16,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from agents.pretraining.looks import Crop, Look, Scene, padded_pixels, padded_size
-from libra_gym.counts import Size
+from libra_gym.counts import PATCH, Size
 from libra_gym.errors import LibraError
 from libra_gym.features.storage import remove_leftovers, write_whole
+from libra_gym.tiling import TILE_PIXELS, reach, tiles, times
 
 Where: TypeAlias = Literal["disk", "ram", "none"]
 
@@ -94,7 +95,23 @@ class StemCache:
 
     @torch.inference_mode()
     def run(self, images: Tensor) -> Tensor:
-        """Images through the stem, on its device."""
+        """Images through the stem, on its device; large ones tile by tile, so that memory does not grow with them."""
+        height, width = images.shape[-2:]
+        halo = reach(self.stem)
+        if height * width <= TILE_PIXELS or halo is None:
+            return self._run(images)
+        cells = PATCH // self.stride
+        maps: Tensor | None = None
+        for tile in tiles(height // PATCH, width // PATCH, -(-halo // PATCH), TILE_PIXELS // PATCH**2):
+            seen = self._run(images[..., times(tile.seen_rows, PATCH), times(tile.seen_cols, PATCH)])
+            kept = seen[..., times(tile.kept[0], cells), times(tile.kept[1], cells)]
+            if maps is None:
+                maps = seen.new_empty(*seen.shape[:2], height // self.stride, width // self.stride)
+            maps[..., times(tile.rows, cells), times(tile.cols, cells)] = kept
+        assert maps is not None
+        return maps
+
+    def _run(self, images: Tensor) -> Tensor:
         images = images.to(self.device)
         if len(list(self.stem.children())):
             images = images.contiguous(memory_format=torch.channels_last)

@@ -1,5 +1,6 @@
 """LibraDQN among Stable-Baselines3's: learn, save, load, set_env, callbacks, and environments that are no scales."""
 
+import io
 from dataclasses import replace
 
 import gymnasium as gym
@@ -217,3 +218,58 @@ def test_bad_settings_are_named(settings):
 def test_epochs_need_scales():
     with pytest.raises(LibraError, match="make_vec_env"):
         LibraDQN("MlpPolicy", gym.make("CartPole-v1")).learn_epochs(1)
+
+
+@pytest.mark.parametrize("place", ["file", "memory"])
+def test_the_replay_is_kept_without_pickle(tmp_path, place):
+    model = agent()
+    model.learn(200)
+    where = tmp_path / "replay.pkl" if place == "file" else io.BytesIO()
+    model.save_replay_buffer(where)
+    other = agent(seed=1)
+    if place == "memory":
+        where.seek(0)
+    other.load_replay_buffer(where)
+    ours, theirs = model.learner.replay, other.learner.replay
+    assert (len(theirs), theirs.position) == (len(ours), ours.position)
+    assert all(torch.equal(a, b) for a, b in zip(ours.rows, theirs.rows))
+
+
+def test_a_replay_that_is_full_fits_in_a_larger_one(tmp_path):
+    model = agent(buffer_size=60, batch_size=16)
+    model.learn(200)
+    model.save_replay_buffer(tmp_path / "replay")
+    other = agent(buffer_size=90, batch_size=16)
+    other.load_replay_buffer(tmp_path / "replay")
+    assert (len(other.learner.replay), other.learner.replay.position) == (60, 60)
+    other.learn(40, reset_num_timesteps=False)
+    assert len(other.learner.replay) == 90
+
+
+def test_a_replay_that_does_not_fit_is_refused(tmp_path):
+    model, path = agent(), tmp_path / "replay"
+    model.learn(200)
+    model.save_replay_buffer(path)
+    with pytest.raises(LibraError, match="has room for 60 of 8"):
+        agent(buffer_size=60, learning_starts=10, batch_size=16).load_replay_buffer(path)
+    with pytest.raises(LibraError, match="of another bank"):
+        agent(scales(make_bank(3, 1, 2))).load_replay_buffer(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(LibraError, match="is no replay buffer"):
+        model.load_replay_buffer(path)
+
+
+def test_what_a_saved_network_has_learnt_with_cannot_be_changed(tmp_path):
+    agent(average=0.9).save(tmp_path / "m")
+    env = scales()
+    assert LibraDQN.load(tmp_path / "m", env=env, average=0.5).average == 0.5
+    with pytest.raises(LibraError, match=r"average is 0\.0, but the saved agent was made with 0\.9"):
+        LibraDQN.load(tmp_path / "m", env=env, average=0.0)
+    with pytest.raises(LibraError, match="normalise is False in the saved agent"):
+        LibraDQN.load(tmp_path / "m", env=env, normalise=True)
+
+
+@pytest.mark.parametrize("idle", [{"double": True}, {"syncs": 8}, {"mask_target": False}])
+def test_without_discount_the_target_networks_settings_are_refused(idle):
+    with pytest.raises(LibraError, match="is about later rewards"):
+        agent(gamma=0.0, **idle)

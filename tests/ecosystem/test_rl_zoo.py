@@ -121,6 +121,34 @@ def test_a_recipe_is_translated_whole(name):
     assert {key: theirs[key] for key in rest} == {key: ours[key] for key in rest}
 
 
+def test_an_agent_is_judged_by_the_rewards_that_it_learns(monkeypatch):
+    from rl_zoo3 import train as zoos_train
+
+    given = []
+    monkeypatch.setattr(zoos_train, "train", lambda: given.append(sys.argv))
+    where = ["train", "--algo", "libra_dqn", "--env", "LibraWeighing-v0", "--eval-env-kwargs", "split:'test'"]
+    monkeypatch.setattr(sys, "argv", ["zoo"])
+    our_zoo.main(where)
+    assert "rewards:{'shape': 'error'}" in given[0]
+    monkeypatch.setattr(sys, "argv", ["zoo"])
+    our_zoo.main([*where, "rewards:dict()"])
+    assert "rewards:{'shape': 'error'}" not in given[1]
+
+
+def test_as_many_processes_as_there_are_cores_for(monkeypatch):
+    from rl_zoo3 import train as zoos_train
+
+    monkeypatch.setattr(zoos_train, "train", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["zoo"])
+    our_zoo.main(["train", "--algo", "ppo", "--env", "LibraWeighing-v0", "--vec-env", "subproc"])
+    assert our_zoo.hyperparams["LibraWeighing-v0"]["n_envs"] <= 2 * (os.cpu_count() or 1)
+
+
+def test_what_rl_zoo_cannot_optimise_is_said():
+    with pytest.raises(LibraError, match="cannot optimise the settings of 'libra_dqn'"):
+        our_zoo.main(["train", "--algo", "libra_dqn", "--env", "LibraWeighing-v0", "-optimize"])
+
+
 def test_only_our_scales_become_a_native_batch():
     batch = our_zoo.scales([lambda: gym.make("LibraWeighing-v0", split="test", order="sequential")] * 3)
     assert isinstance(batch, WeighingVecEnv)

@@ -38,3 +38,12 @@ def test_arguments_arrive_and_unknown_ones_are_a_type_error():
     assert GymEnv(IDS[0], split="test", max_steps=3).reset()["observation"].shape == (515,)
     with pytest.raises(TypeError, match="colour"):
         GymEnv(IDS[0], colour="blue")
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_numbers_of_the_info_can_be_read(env_id):
+    env = GymEnv(env_id, categorical_action_encoding=True)
+    env.auto_register_info_dict()
+    rollout = env.rollout(5)
+    assert rollout["next", "value"].shape[0] == len(rollout)
+    assert rollout["next", "action_mask"].dtype == torch.int8

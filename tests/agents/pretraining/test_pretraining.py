@@ -109,27 +109,41 @@ class TestHeads:
         other = torch.where(valid, counts, counts + 7)
         assert head.loss(out, counts, valid, 0.5) == head.loss(out, other, valid, 0.5)
 
-    def test_perfect_windows_of_a_photo_smaller_than_its_crop_have_the_right_sum(self):
-        counts, valid = torch.rand(1, 4, 4), torch.zeros(1, 4, 4, dtype=torch.bool)
-        valid[:, :3, :2] = True
-        padded = torch.nn.functional.pad(counts * valid, (1, 1, 1, 1))
-        windows = padded.unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))[:, None]
+    def test_perfect_windows_of_an_even_crowd_are_read_as_it_is_with_a_perfect_loss(self):
         head = LocalCounts(4, self.quantizer)
-        assert float(head.sum_loss(windows, counts, valid)) == pytest.approx(0.0, abs=1e-6)
-        assert float(head.sum_loss(windows + 0.4, counts, valid)) == pytest.approx(0.4 * 12 / 4 / 6)
-
-    def test_perfect_windows_give_the_true_total_and_a_perfect_loss(self):
-        head = LocalCounts(4, self.quantizer)
-        counts = torch.rand(1, 3, 4)
-        padded = torch.nn.functional.pad(counts, (1, 1, 1, 1))
-        windows = padded.unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))
-        assert windows.shape == (1, 4, 5)
+        even = torch.full((1, 3, 4), 0.7)
         valid = torch.ones(1, 3, 4, dtype=torch.bool)
-        assert float(head.loss(windows[:, None], counts, valid, 0.0)) == pytest.approx(0.0, abs=1e-6)
-        even = torch.full((1, 3, 4), 0.7)  # spread evenly, each patch comes out as it is
-        padded = torch.nn.functional.pad(even, (1, 1, 1, 1))
-        windows = padded.unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))
-        torch.testing.assert_close(head.read(windows[:, None], "expectation"), even)
+        windows = torch.full((1, 1, 4, 5), 4 * 0.7)  # those at the border too: their features are those of whole ones
+        assert float(head.loss(windows, even, valid, 0.0)) == pytest.approx(0.0, abs=1e-6)
+        torch.testing.assert_close(head.read(windows, "expectation"), even)
+        assert float(head.sum_loss(windows, even, valid)) == pytest.approx(0.0, abs=1e-6)
+        assert float(head.sum_loss(windows + 0.4, even, valid)) == pytest.approx(0.4 / 4)
+
+    def test_windows_are_judged_by_their_people_within_the_crop(self):
+        head = LocalCounts(4, self.quantizer)
+        counts, valid = torch.rand(1, 2, 2), torch.ones(1, 2, 2, dtype=torch.bool)
+        corner, side, whole = counts[0, 0, 0], counts[0, 0, :].sum(), counts.sum()
+        windows = torch.zeros(1, 1, 3, 3)
+        windows[..., 0, 0], windows[..., 0, 1], windows[..., 1, 1] = 4 * corner, 2 * side, whole
+        missed = torch.nn.functional.pad(counts, (1, 1, 1, 1)).unfold(1, 2, 1).unfold(2, 2, 1).sum((-1, -2))
+        missed = missed.sum() - corner - side - whole
+        assert float(head.loss(windows, counts, valid, 0.0)) == pytest.approx(float(missed) / 9)
+
+    def test_windows_learn_borders_and_the_inner_part_alike(self):
+        """A crowd that is as dense everywhere gives the same features everywhere, and so one count for all patches."""
+        torch.manual_seed(0)
+        head = LocalCounts(4, self.quantizer)
+        density = torch.rand(64, 1, 1) * 5
+        features = torch.stack([torch.tanh(density * w) for w in (0.1, 0.3, 0.6, 1.0)], 1).expand(-1, -1, 4, 4)
+        counts, valid = density.expand(-1, 4, 4), torch.ones(64, 4, 4, dtype=torch.bool)
+        optimizer = torch.optim.Adam(head.parameters(), 0.01)
+        for _ in range(150):
+            optimizer.zero_grad()
+            head.loss(head(features), counts, valid, 0.0).backward()
+            optimizer.step()
+        people = head.eval().read(head(features), "expectation").detach()
+        assert float(people.mean() / density.mean()) == pytest.approx(1.0, abs=0.1)
+        torch.testing.assert_close(people, people[:, :1, :1].expand_as(people))
 
     def test_a_head_of_fewer_intervals_lends_its_rows(self):
         head = BlockClassifier(4, self.quantizer)
@@ -278,11 +292,26 @@ class TestTraining:
 
     def test_the_learning_rate_follows_its_schedule(self, crowd):
         for schedule, halfway in {"constant": 1.0, "cosine": 0.5, "exponential": 0.81, "steps": 0.9}.items():
-            made = settings(epochs=4, schedule=schedule, decay=0.9, milestones=(1, 3))
+            own = {"exponential": {"decay": 0.9}, "steps": {"decay": 0.9, "milestones": (1, 3)}}.get(schedule, {})
+            made = settings(epochs=4, schedule=schedule, **own)
             trainer = Pretrainer(made, vgg(), crowd, where="ram")
             trainer._set_learning_rate(2.0)
             rates = [group["lr"] for group in trainer.optimizer.param_groups]
             assert rates == pytest.approx([5e-5 * halfway, 1e-3 * halfway])
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"schedule": "steps"}, "there are none"),
+            ({"milestones": (2,)}, "milestones are of schedule=steps"),
+            ({"decay": 0.9}, "has no decay"),
+            ({"readout": "weighed"}, "readout must be expectation or argmax"),
+            ({"method": "regression", "readout": "argmax"}, "readout must be expectation"),
+        ],
+    )
+    def test_settings_that_would_do_nothing_are_refused(self, changes, said):
+        with pytest.raises(LibraError, match=said):
+            settings(**changes)
 
     def test_the_backbone_waits_for_a_new_head(self, crowd):
         trainer = Pretrainer(settings(schedule="constant", warmup=0.5), vgg(), crowd, where="ram")

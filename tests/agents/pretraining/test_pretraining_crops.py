@@ -223,3 +223,16 @@ def test_photos_of_ucf_qnrf_are_learnt_in_the_size_in_which_their_features_are_m
     assert make_look(large, settings(scale=1.5), 0, rng).view.size == (3072, 4500)
     assert make_look(large, settings(scales=(0.5, 0.5)), 1, rng).view.size == (1024, 1500)
     assert replace(large, dataset="jhu").whole(1.0).size == (4096, 6000)
+
+
+def test_large_photos_go_through_the_stem_in_tiles_with_the_same_maps(monkeypatch):
+    stem, _, stride = cut(vgg(), "conv4_1")
+    cache = StemCache(stem, stride, "none", None, 0, "")
+    image = torch.rand(1, 3, 256, 352)
+    whole = cache.run(image)
+    seen = []
+    monkeypatch.setattr("agents.pretraining.stem.TILE_PIXELS", 160 * 160)
+    monkeypatch.setattr(StemCache, "_run", lambda self, part: seen.append(part.shape) or self.stem(part))
+    torch.testing.assert_close(cache.run(image), whole, rtol=0, atol=1e-6)
+    assert len(seen) > 1
+    assert all(shape[2] * shape[3] <= 160 * 160 for shape in seen)

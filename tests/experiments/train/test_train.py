@@ -3,6 +3,7 @@
 import csv
 import inspect
 import json
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -313,3 +314,30 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
         libra("evaluate", run, *data, "--split", "test", "--weights", tmp_path / "other.safetensors")
     with pytest.raises(LibraError, match="either --bank or --dataset"):
         libra("evaluate", run)
+
+
+def test_epochs_that_are_set_are_not_made_more_for_a_small_bank(bank):
+    assert plan(str(bank)).epochs > 2
+    assert plan(str(bank), changes={"epochs": 2}).epochs == 2
+    assert plan(str(bank), changes={"epochs": 2, "weighings": 2880}).epochs == 10
+
+
+def test_classes_of_ones_own_module_are_found_in_settings(bank, tmp_path, monkeypatch):
+    (tmp_path / "my_optim.py").write_text("from torch.optim import Adam\n\n\nclass MyAdam(Adam):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    own = ("--set", "policy_kwargs.optimizer_class=my_optim:MyAdam")
+    libra(*begin(bank, tmp_path / "run", *own, epochs=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("--algo", "dqn", "--set", "train_freq=[1,episode]"), "give a number of steps"),
+        (("--set", "policy_kwargs.optimizer_class=torch.optim:LBFGS"), "LBFGS needs the loss several times"),
+        (("--set", "env.rewards.squeezing=false"), "which rewards of shape 'error' do not have"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_in_a_sentence(bank, tmp_path, changes, said):
+    with pytest.raises(LibraError, match=re.escape(said)):
+        libra("train", "--bank", bank, "--out", tmp_path / "run", *changes)

@@ -361,3 +361,20 @@ def test_a_mistaken_setting_does_not_block_its_correction(bank, tmp_path, wrong)
 def test_a_release_leaves_the_run_as_it_is(bank, whole):
     with pytest.raises(LibraError, match="among the files of the run itself"):
         libra("release", whole, "--weights", "dense", "--out", whole / "best.safetensors")
+
+
+def test_an_sb3_run_that_goes_on_sees_other_patches_than_at_its_beginning(bank, tmp_path, monkeypatch):
+    """SB3 keeps no generators in its zip, so that a run's own seed would begin the same stream anew."""
+    began = []
+    own = PPO.learn
+
+    def learn(self, *arguments, **settings):
+        began.append((self.get_env().reset().copy(), torch.rand(3)))
+        return own(self, *arguments, **settings)
+
+    monkeypatch.setattr(PPO, "learn", learn)
+    small = ("--set", "n_steps=8", "--set", "batch_size=16", "--set", "num_envs=16")
+    libra("train", "--bank", bank, "--algo", "ppo", "--out", tmp_path / "run", "--epochs", 1, *small)
+    libra("train", "--resume", tmp_path / "run", "--epochs", 2)
+    assert not (began[0][0] == began[1][0]).all()
+    assert not torch.equal(began[0][1], began[1][1])
