@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -417,43 +416,6 @@ def test_a_bad_reset_mask_is_refused(small_bank):
 def test_an_unknown_autoreset_mode_is_named(small_bank):
     with pytest.raises(LibraError, match="Sometimes"):
         WeighingVectorEnv(3, small_bank, autoreset_mode="Sometimes")
-
-
-def test_the_packages_modules_are_there_without_a_further_import():
-    check = (
-        "import libra_gym, sys; assert 'torch' not in sys.modules; "
-        "assert libra_gym.envs.WeighingEnv.__doc__ and libra_gym.wrappers.ImageCounts and 'oracle' in dir(libra_gym)"
-    )
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        libra_gym.nothing  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("changes", "drawn"),
-    [
-        ({}, True),
-        ({"name": "other"}, True),
-        ({"meta": {"dataset": "folder"}}, False),
-        ({"size": (448, 512)}, False),
-        ({"photo": "scene-0000#1"}, False),
-        ({"photo": "street"}, False),
-    ],
-)
-def test_only_drawn_scenes_are_drawn_again(changes, drawn):
-    bank = libra_gym.load_bank("demo").select([0])
-    image = replace(
-        bank.images[0], size=changes.get("size", bank.images[0].size), name=changes.get("photo", "scene-0000")
-    )
-    bank = replace(bank, images=(image,), name=changes.get("name", "demo"), meta=changes.get("meta", bank.meta))
-    env = WeighingEnv(bank, split=None, render_mode="rgb_array")
-    env.reset(options={"patch": 9})
-    picture = env.render()
-    scene = libra_gym.datasets.synthetic.redraw("scene-0000").image
-    sack = WeighingEnv(replace(bank, meta={"dataset": "folder"}), split=None, render_mode="rgb_array")
-    sack.reset(options={"patch": 9})
-    assert scene.shape == (224, 256, 3)
-    assert (picture == sack.render()).all() != drawn
 
 
 @pytest.mark.parametrize(
