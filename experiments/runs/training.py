@@ -284,6 +284,8 @@ def _build(run: RunDirectory, config: RunConfig, training: FeatureBank, checkpoi
         raise LibraError(f"train_freq is {list(often)}, but the scales are many environments; give a number of steps.")
     try:
         model = cls(algorithm.policy, env, seed=config.seed, device=config.device, **with_references(settings))
+    except LibraError:
+        raise
     except (TypeError, ValueError, AssertionError) as error:
         raise LibraError(f"{config.algo!r} cannot be made with these settings ({error}).") from error
     if config.init is not None and checkpoint is None:
