@@ -153,6 +153,8 @@ def find_algorithm(name: str) -> Algorithm:
     if ":" not in name:
         known = ", ".join(ALGORITHMS)
         raise LibraError(f"There is no algorithm {name!r}; take one of {known}, or your own as 'package.module:Class'.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # one's own module is looked for here, as `python -m` would
     found = locate(name)
     if not isinstance(found, type):
         raise LibraError(f"{name!r} is no class; name an algorithm as 'package.module:Class'.")
@@ -181,8 +183,6 @@ def _as_given(fitted: Any, value: Any) -> Any:
 def locate(path: str) -> Any:
     """What `module:Name` names."""
     module, _, name = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # one's own module is looked for here, as `python -m` would
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
@@ -198,7 +198,13 @@ def with_references(settings: Any) -> Any:
     if isinstance(settings, dict):
         return {key: with_references(value) for key, value in settings.items()}
     if isinstance(settings, str) and _REFERENCE.fullmatch(settings):
-        return locate(settings)
+        try:
+            return locate(settings)
+        except LibraError:
+            if os.getcwd() in sys.path:
+                raise
+            sys.path.append(os.getcwd())  # only now: what lies here must not stand in for a package
+            return locate(settings)
     return settings
 
 

@@ -105,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known.add_argument("--env")
     known.add_argument("-conf", "--conf-file")
     known.add_argument("--vec-env")
+    known.add_argument("--env-kwargs", nargs="+")
     known.add_argument("--eval-env-kwargs", nargs="+")
     known.add_argument("-optimize", "--optimize-hyperparameters", action="store_true")
     asked, _ = known.parse_known_args(rest)
@@ -123,10 +124,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if asked.vec_env == "subproc":  # a process for each
             settings["n_envs"] = min(settings["n_envs"], 2 * (os.cpu_count() or 1))
         judged = asked.eval_env_kwargs if "--eval-env-kwargs" in rest else None
-        rewards = settings["env_kwargs"].get("rewards")
-        if judged and rewards is not None and not any(text.startswith("rewards:") for text in judged):
+        learnt = asked.env_kwargs  # which stand in for all of the recipe's
+        if learnt is None:
+            learnt = [f"rewards:{rewards!r}" for rewards in [settings["env_kwargs"].get("rewards")] if rewards]
+        rewards = [text for text in learnt if text.startswith("rewards:")]
+        if judged and rewards and not any(text.startswith("rewards:") for text in judged):
             # Else an agent would be judged by rewards that it never saw.
-            rest.insert(rest.index("--eval-env-kwargs") + 1, f"rewards:{rewards!r}")
+            rest.insert(rest.index("--eval-env-kwargs") + 1, rewards[0])
         rest += ["--conf-file", __name__]
     sys.argv = [f"{sys.argv[0]} {command}", *rest]
     try:

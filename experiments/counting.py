@@ -210,7 +210,7 @@ class Session:
 def _is_anothers(picture: Path) -> bool:
     """Whether this name, or that of a video's CSV file beside it, is of a file that no `--overlay` has written."""
     if os.path.lexists(picture):
-        return not is_overlay(picture)
+        return not is_overlay(picture, unmarked=False)
     return os.path.lexists(picture.with_suffix(".csv"))
 
 

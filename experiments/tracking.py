@@ -39,7 +39,7 @@ class CsvWriter(KVWriter):
         self.rows: list[dict[str, Any]] = []
         if path.exists():
             with path.open(newline="", encoding="utf-8") as file:
-                self.rows = [row for row in csv.DictReader(file) if int(row[EPOCH]) <= last_epoch]
+                self.rows = [row for row in csv.DictReader(file) if row[EPOCH] and int(row[EPOCH]) <= last_epoch]
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """Add a row for an epoch; what an algorithm logs in between goes to the other outputs alone."""

@@ -50,6 +50,10 @@ Features: TypeAlias = Tensor | Rows
 Division: TypeAlias = Callable[[str, Sequence[str]], list[str] | None]
 
 
+def _plain(number: Any) -> Any:
+    return number.item() if isinstance(number, np.generic) else number
+
+
 @dataclass(frozen=True)
 class BankImage:
     """One image of a bank: a photo, or a view of one."""
@@ -66,11 +70,10 @@ class BankImage:
     """The name of the photo, where it cannot be told from that of the image."""
 
     def __post_init__(self) -> None:
-        # As plain numbers, whatever kind they were computed as: a bank's file holds them as JSON.
-        height, width = self.size
-        plain = {"rows": int(self.rows), "cols": int(self.cols), "size": (int(height), int(width))}
-        for name, value in {**plain, "people": float(self.people)}.items():
-            object.__setattr__(self, name, value)
+        # As Python's numbers, not numpy's: a bank's file holds them as JSON.
+        numbers = {name: getattr(self, name) for name in ("rows", "cols", "size", "people")}
+        for name, value in numbers.items():
+            object.__setattr__(self, name, tuple(map(_plain, value)) if name == "size" else _plain(value))
 
     @property
     def patches(self) -> int:

@@ -73,7 +73,7 @@ class Rewards:
     def refuse_idle(self) -> None:
         """Refuse constants that differ from their defaults although rewards of this shape do not have them."""
         usual = Rewards()
-        for name in _PAPERS_ALONE if self.shape == "error" else ("error_offset",):
+        for name in PAPERS_ALONE if self.shape == "error" else ("error_offset",):
             if (value := getattr(self, name)) != getattr(usual, name):
                 other = "paper" if self.shape == "error" else "error"
                 raise LibraError(
@@ -82,7 +82,7 @@ class Rewards:
                 )
 
 
-_PAPERS_ALONE = (
+PAPERS_ALONE = (
     "end", "guide", "fall", "rise", "squeeze_guide", "squeeze", "squeeze_tolerance", "guiding", "force_ending",
     "squeezing",
 )  # fmt: skip

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from agents.dqn_variants import learn_differences
 from agents.libra_dqn.blockwise import Blockwise
-from agents.libra_dqn.checks import FIXED, check_elsewhere, check_fixed, check_settings
+from agents.libra_dqn.checks import FIXED, check_elsewhere, check_fixed, check_looks_ahead, check_settings
 from agents.libra_dqn.learner import Learner, LearnerSettings, LossFunction, check_start
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
@@ -183,6 +183,8 @@ class LibraDQN(Blockwise):
             device=device,
             _init_setup_model=_init_setup_model,
         )
+        if _init_setup_model:  # one that is loaded is as it was made
+            check_looks_ahead(self)
 
     # ------------------------------------------------------------------------------------------------------- set-up
 
@@ -228,6 +230,8 @@ class LibraDQN(Blockwise):
         for name, own in (("epsilon_start", "exploration_initial_eps"), ("epsilon_end", "exploration_final_eps")):
             if name in kwargs:
                 kwargs[own] = kwargs.pop(name)
+        if "loss" in kwargs:
+            kwargs.setdefault("huber_delta", 1.0)  # what was saved is of another loss
         if "max_grad_norm" in kwargs and kwargs["max_grad_norm"] is None:
             kwargs["max_grad_norm"] = math.inf
         if kwargs.keys() & {"policy_kwargs", "learning_starts", *FIXED}:

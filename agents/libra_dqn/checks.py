@@ -35,12 +35,6 @@ def check_settings(agent: LibraDQN) -> None:
     first, last = agent.exploration_initial_eps, agent.exploration_final_eps
     if last > first:
         raise LibraError(f"epsilon_end is {last}, but ε falls; it must be at most epsilon_start, {first}.")
-    if agent.gamma == 0.0 and agent.policy_kwargs.get("task") is not None:
-        idle = [name for name, usual in LOOKS_AHEAD.items() if getattr(agent, name) != usual]
-        if idle:
-            raise LibraError(
-                f"{idle[0]} is about later rewards, which gamma=0 leaves out; leave it out, or raise gamma."
-            )
     if agent.policy_kwargs.get("optimizer_class") is torch.optim.LBFGS:
         raise LibraError("LBFGS needs the loss several times for an update; take another optimizer_class.")
     if agent.batch_size > agent.buffer_size:
@@ -48,6 +42,16 @@ def check_settings(agent: LibraDQN) -> None:
             f"batch_size is {agent.batch_size}, but the buffer holds {agent.buffer_size} transitions; it must be at "
             "most buffer_size."
         )
+
+
+def check_looks_ahead(agent: LibraDQN) -> None:
+    """Refuse settings of the target network for an agent that does not look ahead."""
+    if agent.gamma == 0.0 and agent.policy_kwargs.get("task") is not None:
+        for name, usual in LOOKS_AHEAD.items():
+            if getattr(agent, name) != usual:
+                raise LibraError(
+                    f"{name} is about later rewards, which gamma=0 leaves out; leave it out, or raise gamma."
+                )
 
 
 def check_fixed(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -99,13 +99,12 @@ class PretrainSettings:
             raise LibraError(f"A crop's side must be a multiple of {STRIDE}; got {self.crop}.")
         if self.method == "weighing" and self.bins != "log":
             raise LibraError("The intervals of 'weighing' are those of the model; leave bins out.")
-        self._refuse_idle()
         low, high = self.scales
         if low > high:
             raise LibraError(f"scales must be two ascending factors; got {list(self.scales)}.")
 
-    def _refuse_idle(self) -> None:
-        """Refuse settings that would do nothing."""
+    def refuse_idle(self) -> None:
+        """Refuse settings that would do nothing; those of a run that goes on are as they were."""
         if self.schedule == "steps" and not self.milestones:
             raise LibraError("schedule=steps lowers the learning rate at milestones, and there are none; set some.")
         if self.milestones and self.schedule != "steps":
@@ -141,4 +140,6 @@ def pretrain_settings(
         raise LibraError(f"There is no pre-training method {method!r}; take one of {', '.join(recipes)}.")
     if preset not in recipes[method]:
         raise LibraError(f"{method!r} has no preset {preset!r}; it has: {', '.join(recipes[method])}.")
-    return PretrainSettings.from_dict({"method": method, **recipes[method][preset], **(changes or {})})
+    settings = PretrainSettings.from_dict({"method": method, **recipes[method][preset], **(changes or {})})
+    settings.refuse_idle()
+    return settings

@@ -165,24 +165,27 @@ def _whole(run: Path, which: str, notes: dict[str, str]) -> _Made:
     path = directory.model_path(which)
     model = Counter.load(path)
     root = None if config.root is None else Path(config.root)
-    dataset = open_dataset(config.dataset, root)
-    learnt = [dataset.photos(config.train_split)]
-    learnt += [open_dataset(name, Path(place)).photos(split) for name, split, place in config.also]
-    config.check_photos(photos_hash(chain(*learnt), dataset.photos(config.validation_split)))
+    if config.photos:
+        dataset = open_dataset(config.dataset, root)
+        learnt = [dataset.photos(config.train_split)]
+        learnt += [open_dataset(name, Path(directory)).photos(split) for name, split, directory in config.also]
+        config.check_photos(photos_hash(chain(*learnt), dataset.photos(config.validation_split)))
     score = evaluate_photos(model.weigher, config.dataset, root, config.validation_split, model.backbone)
     card = make_weighing_card(config, model.weigher.about, score, notes)
     return _Made(model.backbone, model.weigher, _head(str(path)), score, card)
 
 
 def _validation(config: RunConfig, bank: str | None) -> FeatureBank:
+    from experiments.runs.config import place
     from libra_gym.banks import load_bank
 
-    if bank is not None:
+    if bank is not None and place(bank) != config.bank:
         return load_bank(bank).split(config.validation_split).wholes()
     try:
-        return config.open_bank()[1]
+        load_bank(config.bank)
     except LibraError as error:
-        raise LibraError(f"The run's own bank cannot be opened ({str(error).rstrip('.')}); give --bank.") from None
+        raise LibraError(f"The run's own bank cannot be opened ({error}); give --bank.") from None
+    return config.open_bank()[1]  # if it is still what the run began with
 
 
 def _head(weights: str) -> dict[str, Tensor]:

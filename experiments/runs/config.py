@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from agents.libra_dqn.checks import LOOKS_AHEAD
 from agents.registry import Algorithm, find_algorithm
 from libra_gym.bank import FeatureBank
 from libra_gym.banks import bank_names, load_bank
@@ -22,7 +23,7 @@ from libra_gym.models import RELEASED
 from libra_gym.network import NetworkSettings
 from libra_gym.quantizer import Quantizer
 from libra_gym.splits import goes_by, left_out
-from libra_gym.task import WeighingTask
+from libra_gym.task import PAPERS_ALONE, WeighingTask
 
 _OTHER_LOOP = {"train_freq", "gradient_steps", "target_update_interval", "exploration_fraction"}
 """Settings of LibraDQN that only count on environments that are no scales."""
@@ -108,6 +109,7 @@ class RunConfig:
     def load(cls, path: Path) -> RunConfig:
         """Read a `config.json`."""
         settings = read_config(path, cls, "run of `libra train`")
+        _drop_idle(settings)
         return cls(**{**settings, "also": tuple(settings.get("also", ()))})
 
     def open_bank(self) -> tuple[FeatureBank, FeatureBank]:
@@ -120,6 +122,15 @@ class RunConfig:
         training, quantizer = bank.split(self.train_split).join(*more), Quantizer.from_dict(self.quantizer)
         validation = bank.split(self.validation_split).wholes()  # views are to learn from
         return training.with_quantizer(quantizer), validation.with_quantizer(quantizer)
+
+
+def _drop_idle(config: dict[str, Any]) -> None:
+    """Take out of an earlier version's configuration what did nothing then and is refused now."""
+    rewards = config["env"].get("rewards") or {}
+    for name in PAPERS_ALONE if rewards.get("shape") == "error" else ("error_offset",):
+        rewards.pop(name, None)
+    if config["settings"].get("gamma") == 0.0:
+        config["settings"] |= {name: usual for name, usual in LOOKS_AHEAD.items() if name in config["settings"]}
 
 
 def plan(
@@ -168,7 +179,7 @@ def plan(
         seed=seed,
         device=str(check_device(device)),
         epochs=asked if epochs is None else epochs,
-        bank=_place(bank),
+        bank=place(bank),
         fingerprint=_fingerprints(opened, more),
         train_split=train_split,
         validation_split=validation_split,
@@ -181,7 +192,7 @@ def plan(
         checkpoint_minutes=checkpoint_minutes,
         sb3_zip=sb3_zip,
         wandb=secrets.token_hex(4) if wandb else None,
-        also=tuple(_place(name) for name in also),
+        also=tuple(place(name) for name in also),
         init=init if init is None or init in RELEASED else str(Path(init).resolve()),
         matmul=matmul,
     )
@@ -231,7 +242,7 @@ def _also_in(judged: FeatureBank, other: FeatureBank) -> set[str]:
     return names & theirs if dataset is not None and other.meta.get("dataset") == dataset else set()
 
 
-def _place(bank: str) -> str:
+def place(bank: str) -> str:
     """A registered name, or the absolute path of a file or directory."""
     return bank if bank in bank_names() else str(Path(bank).resolve())
 

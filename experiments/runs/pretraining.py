@@ -27,6 +27,7 @@ from experiments.tracking import EPOCH, WandbWriter, make_logger
 from libra_gym.backbones import load_backbone
 from libra_gym.datasets import Photo, open_dataset
 from libra_gym.errors import LibraError
+from libra_gym.features.storage import sha256
 from libra_gym.metrics import Score
 
 CHECKPOINT_SECONDS = 300.0
@@ -82,11 +83,11 @@ class PretrainConfig:
 
 
 def photos_hash(training: Iterable[Photo], validation: Iterable[Photo]) -> str:
-    """A hash of which photos are learnt from and which are judged by: their names, and the sizes of their files."""
+    """A hash of which photos are learnt from and which are judged by: their names, their sizes in bytes, their dots."""
 
     def about(photo: Photo) -> list[str | int]:
-        sizes = (path.stat().st_size if path.is_file() else 0 for path in (photo.path, photo.labels))
-        return [photo.name, *sizes]
+        size = photo.path.stat().st_size if photo.path.is_file() else 0  # one that is drawn has no file
+        return [photo.name, size, sha256(photo.labels) if photo.labels.is_file() else ""]
 
     both = [sorted(about(photo) for photo in photos) for photos in (training, validation)]
     return hashlib.sha256(json.dumps(both).encode()).hexdigest()

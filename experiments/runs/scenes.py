@@ -93,7 +93,7 @@ def find_image(bank: FeatureBank, name: str) -> int:
 
 def _bare(name: str) -> str:
     """A photo's name without the ending of its file."""
-    return str(Path(name).with_suffix("")) if Path(name).suffix.lower() in PHOTO_SUFFIXES else name
+    return Path(name).with_suffix("").as_posix() if Path(name).suffix.lower() in PHOTO_SUFFIXES else name
 
 
 def photo_source(bank: FeatureBank, dataset: str | None, root: Path | None) -> PhotoOf:

@@ -55,12 +55,17 @@ def _as_stored(image: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.rot90(mirrored, turns))
 
 
-def is_overlay(path: Path) -> bool:
-    """Whether this is a picture that `libra count --overlay` has drawn, by its name and its mark."""
+def is_overlay(path: Path, *, unmarked: bool = True) -> bool:
+    """Whether this is a picture that `libra count --overlay` has drawn, by its name and its mark.
+
+    Those of earlier versions have no mark but Matplotlib's own (`unmarked`), which pictures of others have too.
+    """
     if not _OVERLAY.fullmatch(path.name):
         return False
     try:
         with Image.open(path) as picture:
+            if unmarked and str(picture.info.get("Software", "")).startswith("Matplotlib"):
+                return True
             return all(picture.info.get(key) == text for key, text in OVERLAY_MARK.items())
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return False

@@ -269,6 +269,21 @@ def test_what_a_saved_network_has_learnt_with_cannot_be_changed(tmp_path):
         LibraDQN.load(tmp_path / "m", env=env, normalise=True)
 
 
+def test_an_agent_with_settings_that_did_nothing_can_still_be_loaded(tmp_path):
+    model = agent(gamma=0.0)
+    model.double = True  # as earlier versions let it be
+    model.save(tmp_path / "m")
+    assert LibraDQN.load(tmp_path / "m", env=scales()).double
+
+
+def test_another_loss_is_loaded_without_what_belongs_to_the_one_before(tmp_path):
+    agent(loss="huber", huber_delta=0.3).save(tmp_path / "m")
+    assert LibraDQN.load(tmp_path / "m").huber_delta == 0.3
+    assert LibraDQN.load(tmp_path / "m", loss="l1").huber_delta == 1.0
+    with pytest.raises(LibraError, match=r"huber_delta is 0\.3, but the loss is 'l1'"):
+        LibraDQN.load(tmp_path / "m", loss="l1", huber_delta=0.3)
+
+
 @pytest.mark.parametrize("idle", [{"double": True}, {"syncs": 8}, {"mask_target": False}])
 def test_without_discount_the_target_networks_settings_are_refused(idle):
     with pytest.raises(LibraError, match="is about later rewards"):

@@ -133,6 +133,12 @@ def test_an_agent_is_judged_by_the_rewards_that_it_learns(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["zoo"])
     our_zoo.main([*where, "rewards:dict()"])
     assert "rewards:{'shape': 'error'}" not in given[1]
+    monkeypatch.setattr(sys, "argv", ["zoo"])
+    our_zoo.main([*where, "--env-kwargs", "split:'train'"])  # which leaves the paper's rewards to both
+    assert not [text for text in given[2] if text.startswith("rewards:")]
+    monkeypatch.setattr(sys, "argv", ["zoo"])
+    our_zoo.main([*where, "--env-kwargs", "rewards:dict(guide=2)"])
+    assert given[3].count("rewards:dict(guide=2)") == 2
 
 
 def test_as_many_processes_as_there_are_cores_for(monkeypatch):

@@ -11,13 +11,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from banks import make_bank
 from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from experiments.benchmarks import BenchOptions
 from experiments.benchmarks import count as count_benchmark
-from experiments.card import card_markdown, read_notes
+from experiments.card import card_markdown
 from experiments.cli import app
 from experiments.counting import find_files, parse_region
 from experiments.runs import RunDirectory, plan, train
@@ -359,15 +360,20 @@ def test_a_release_needs_the_weights_that_the_run_was_trained_with(run, backbone
     assert not (tmp_path / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "missing"), [("## Limits\nMany.", "Licence"), ("## Licence\nCC0\n## Limits\n", "Limits")]
-)
-def test_a_card_says_limits_and_licence(tmp_path, text, missing):
-    (tmp_path / "card.md").write_text(text)
-    with pytest.raises(LibraError, match=missing):
-        read_notes(tmp_path / "card.md")
-    with pytest.raises(LibraError, match=r"absent\.md"):
-        read_notes(tmp_path / "absent.md")
+@pytest.mark.parametrize("options", [(), ("--bank",)])
+def test_a_release_is_not_judged_by_a_bank_that_has_changed_since(run, tmp_path, options):
+    """Photos that were moved from one split to the other have been learnt from."""
+    copied = shutil.copytree(run, tmp_path / "run")
+    config = json.loads((copied / "config.json").read_text())
+    make_bank().save(tmp_path / "bank.safetensors")
+    config["bank"] = str(tmp_path / "bank.safetensors")
+    (copied / "config.json").write_text(json.dumps(config))
+    given = [*options, tmp_path / "bank.safetensors"] if options else []
+    weights = run.parent / "weights.safetensors"
+    done = libra("release", copied, "--weights", weights, "--out", tmp_path / "model.safetensors", *given)
+    assert isinstance(done.exception, LibraError)
+    assert "has changed since the run began" in str(done.exception)
+    assert "give --bank" not in str(done.exception)
 
 
 def test_a_card_can_be_read_by_people(model):

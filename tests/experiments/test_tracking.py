@@ -135,3 +135,5 @@ def test_what_is_logged_between_epochs_makes_no_row(tmp_path):
     log(writer, 2, loss=2)
     assert [row["loss"] for row in read_csv(path)] == ["1", "2"]
     assert len(CsvWriter(path, last_epoch=1).rows) == 1
+    path.write_text(f"{EPOCH},loss\n1,1\n,5\n2,2\n")  # as earlier versions wrote it
+    assert [row["loss"] for row in CsvWriter(path, last_epoch=2).rows] == ["1", "2"]

@@ -242,6 +242,7 @@ def test_an_images_numbers_may_be_of_any_kind(tmp_path):
     image = BankImage("a", "train", np.int64(1), np.int32(2), (np.int64(32), np.int64(64)), np.float32(3))
     FeatureBank("own", torch.zeros(2, 2), torch.tensor([1.0, 2.0]), (image,)).save(tmp_path / "bank.safetensors")
     assert FeatureBank.load(tmp_path / "bank.safetensors").images == (image,)
+    assert repr(BankImage("a", "train", 1, 2, (32, 64), 3).people) == "3"  # as it was: fingerprints are of the text
 
 
 def test_images_may_be_selected_by_a_mask(small_bank):

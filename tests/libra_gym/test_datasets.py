@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from experiments.commands.data import app
 from libra_gym.counts import patch_counts
 from libra_gym.datasets import CrowdDataset, open_dataset, read_image
-from libra_gym.datasets.images import OVERLAY_MARK
+from libra_gym.datasets.images import OVERLAY_MARK, is_overlay
 from libra_gym.datasets.inspection import inspect
 from libra_gym.datasets.ucf_cc_50 import FOLDS
 from libra_gym.errors import LibraError
@@ -365,6 +365,11 @@ def test_pictures_that_count_has_drawn_are_no_photos(tmp_path: Path) -> None:
         info.add_text(key, text)
     Image.new("RGB", (30, 20)).save(tmp_path / "a-count.png", pnginfo=info)
     assert names(open_dataset("folder", tmp_path), "all") == ["a.jpg", "my-count.png"]
+    earlier = PngInfo()
+    earlier.add_text("Software", "Matplotlib version3.11.0, https://matplotlib.org/")
+    Image.new("RGB", (30, 20)).save(tmp_path / "b-count.png", pnginfo=earlier)
+    assert names(open_dataset("folder", tmp_path), "all") == ["a.jpg", "my-count.png"]
+    assert not is_overlay(tmp_path / "b-count.png", unmarked=False)
 
 
 def test_check_names_every_missing_and_broken_file(tmp_path: Path) -> None:

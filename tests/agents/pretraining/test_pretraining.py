@@ -311,7 +311,7 @@ class TestTraining:
     )
     def test_settings_that_would_do_nothing_are_refused(self, changes, said):
         with pytest.raises(LibraError, match=said):
-            settings(**changes)
+            settings(**changes).refuse_idle()
 
     def test_the_backbone_waits_for_a_new_head(self, crowd):
         trainer = Pretrainer(settings(schedule="constant", warmup=0.5), vgg(), crowd, where="ram")

@@ -378,3 +378,14 @@ def test_an_sb3_run_that_goes_on_sees_other_patches_than_at_its_beginning(bank, 
     libra("train", "--resume", tmp_path / "run", "--epochs", 2)
     assert not (began[0][0] == began[1][0]).all()
     assert not torch.equal(began[0][1], began[1][1])
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_settings_that_did_nothing(bank, tmp_path):
+    run = tmp_path / "run"
+    libra(*begin(bank, run, epochs=1))
+    config = json.loads((run / "config.json").read_text())
+    config["env"]["rewards"]["squeezing"] = False
+    config["settings"]["double"] = True
+    (run / "config.json").write_text(json.dumps(config))
+    libra("train", "--resume", run, "--epochs", 2)
+    assert len(progress(run)) == 2
