@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         judged = asked.eval_env_kwargs if "--eval-env-kwargs" in rest else None
         learnt = asked.env_kwargs  # which stand in for all of the recipe's
         if learnt is None:
-            learnt = [f"rewards:{rewards!r}" for rewards in [settings["env_kwargs"].get("rewards")] if rewards]
+            learnt = [f"{name}:{value!r}" for name, value in settings["env_kwargs"].items()]
         rewards = [text for text in learnt if text.startswith("rewards:")]
         if judged and rewards and not any(text.startswith("rewards:") for text in judged):
             # Else an agent would be judged by rewards that it never saw.
