@@ -111,5 +111,8 @@ def make_logger(progress: Path, tensorboard: Path, wandb: WandbWriter | None, la
 
 
 def readable(value: float | None, digits: int = 2) -> str:
-    """A figure for people; a dash where there is none yet."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+    """A figure for people; a dash where there is none yet. One too small for its digits is shown by two that count."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    small = 0 < abs(value) < 10 ** (1 - digits)
+    return f"{value:.2g}" if small else f"{value:,.{digits}f}"

@@ -41,9 +41,9 @@ def check(dataset: DatasetOption, root: RootOption = None) -> None:
         table.add_row(split, "not on disk")
     console.print(table)
     for report in reports:
-        oddities = [f"{number:,} {quirk}" for quirk, number in report.quirks.items()] + report.notes
+        oddities = [f"{quirk}: {number:,}" for quirk, number in report.quirks.items()] + report.notes
         for oddity in oddities:
-            console.print(f"{report.split}: {oddity}", highlight=False)
+            console.print(f"{report.split}, {oddity}", highlight=False, markup=False)
     for sentence in data.unread():
         console.print(f"note: {sentence}", highlight=False, markup=False)
     broken = data.missing() + [sentence for report in reports for sentence in report.broken]

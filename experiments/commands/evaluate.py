@@ -86,7 +86,8 @@ def evaluate(
     if backbone is not None and weights is not None:
         raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
     if bank is not None:
-        score = evaluate_bank(counter, load_bank(bank).split(split).wholes(), readout.value)
+        images = load_bank(bank).split(split).wholes()
+        score = replace(evaluate_bank(counter, images, readout.value), bank=f"{images.name} {split}")
     else:
         assert dataset is not None
         place = str(check_device(device))

@@ -70,11 +70,11 @@ class Folder(CrowdDataset):
         files = [path for place in (self.root, *parts) for path in place.iterdir() if path.is_file()]
         others = [path for path in files if path.suffix.lower() in _OTHERS]
         if others:
-            said.append(f"{len(others)} files of kinds that are not read, such as {min(others).name}")
+            said.append(f"files of kinds that are not read: {len(others)}, such as {min(others).name}")
         used = {photo.labels for photo in self._photos("all")}
         alone = [path for path in files if path.suffix.lower() in _LABELS and path not in used]
         if alone:
-            said.append(f"{len(alone)} files of dots that no photo uses, such as {min(alone).name}")
+            said.append(f"files of dots that no photo uses: {len(alone)}, such as {min(alone).name}")
         return said
 
 

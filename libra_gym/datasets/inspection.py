@@ -46,9 +46,7 @@ class SplitReport:
             {
                 "grey photos": int((image == image[..., :1]).all()),
                 "photos without people": int(len(points) == 0),
-                "photos that are to be turned (EXIF), which they are not: dots are in stored pixels": int(
-                    is_turned(photo.path)
-                ),
+                "photos that EXIF says to turn (read as they are stored, like their dots)": int(is_turned(photo.path)),
                 "dots outside of their photo (left out of patch counts)": int((~inside(points, size)).sum()),
                 "dots on top of another (each counts)": len(points) - len(np.unique(points, axis=0)),
             }

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from experiments.runs import display as module
 from experiments.runs.display import Display
+from experiments.tracking import readable
 
 
 @pytest.fixture
@@ -42,3 +43,11 @@ def test_a_log_has_a_line_a_minute(clock):
 
 def test_a_terminal_has_a_live_line_instead(clock):
     assert [line for line in shown(clock, terminal=True) if "done" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.00021, "0.00021"), (1e-7, "1e-07"), (0.0, "0.000"), (0.51, "0.510"), (1234.5, "1,234.500"), (None, "–")],
+)
+def test_a_small_loss_is_not_shown_as_none_at_all(value, shown):
+    assert readable(value, 3) == shown

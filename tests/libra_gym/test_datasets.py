@@ -351,9 +351,9 @@ def test_check_says_what_of_a_folder_is_not_read(tmp_path: Path) -> None:
     checked = CliRunner().invoke(app, ["check", "--dataset", "folder", "--root", str(tmp_path)])
     said = " ".join(checked.output.split())
     assert "the directory 'images' is not read" in said
-    assert "1 files of kinds that are not read, such as d.HEIC" in said
-    assert "1 files of dots that no photo uses, such as alone.csv" in said
-    assert "1 photos that are to be turned (EXIF)" in said
+    assert "files of kinds that are not read: 1, such as d.HEIC" in said
+    assert "files of dots that no photo uses: 1, such as alone.csv" in said
+    assert "train, photos that EXIF says to turn (read as they are stored, like their dots): 1" in said
     assert checked.exit_code == 0
 
 

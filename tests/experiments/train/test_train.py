@@ -53,7 +53,8 @@ def test_a_run_directory_holds_all_that_is_needed_to_repeat_it(bank, tmp_path, p
 def test_the_best_model_is_chosen_on_validation_and_evaluates_to_the_same_figures(bank, whole, tmp_path):
     run = whole
     best = min(progress(run), key=lambda row: float(row["validation/mae"]))
-    assert "MAE" in libra("evaluate", run, "--bank", bank, "--json", tmp_path / "figures.json")
+    shown = libra("evaluate", run, "--bank", bank, "--json", tmp_path / "figures.json")
+    assert "validation: " in shown.splitlines()[0]
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["mae"] == pytest.approx(float(best["validation/mae"]))
     assert Weigher.load(run / "best.safetensors").about["validation"]["epoch"] == int(best["rollout/epoch"])
