@@ -272,7 +272,7 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
     libra("evaluate", run, "--bank", bank, "--split", "test", "--json", tmp_path / "a.json")
     libra("evaluate", run, *data, "--split", "test", "--weights", weights, "--json", tmp_path / "b.json")
     a, b = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "ab")
-    assert a.pop("bank") == "bank"
+    assert a.pop("bank") == "bank test"
     assert b.pop("bank") == "folder test"
     assert a == b
 
