@@ -42,6 +42,8 @@ class EvaluationCallback(BaseCallback):
         about: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        if epoch_steps is not None and epoch_steps < 1:
+            raise LibraError(f"epoch_steps is {epoch_steps}, but an epoch has at least 1 time step.")
         self.bank = bank
         self.epoch_steps = epoch_steps
         self.best_path = best_path
@@ -55,7 +57,12 @@ class EvaluationCallback(BaseCallback):
     def _on_training_start(self) -> None:
         if self.epoch_steps is None and not _on_scales(self.model):
             raise LibraError(f"{type(self.model).__name__} knows no epochs; give the callback epoch_steps.")
-        _scales(self.model)  # what cannot be judged is said before anything is learnt
+        # What cannot be judged or saved is said before anything is learnt.
+        _scales(self.model)
+        if not _on_scales(self.model):
+            _evaluate(self.model, self.bank.select([0]))
+            if self.best_path is not None and Path(self.best_path).suffix == ".safetensors":
+                raise self._no_weigher(self.best_path)
         if self.epoch_steps is not None:  # a model may begin anew, or have learnt before
             self.epoch = self.num_timesteps // self.epoch_steps
 
@@ -98,9 +105,12 @@ class EvaluationCallback(BaseCallback):
         elif self.weigher is not None:
             self.weigher.save(path)
         else:
-            raise LibraError(
-                f"{type(self.model).__name__} has no safetensors form; save it as a .zip instead of {str(path)!r}."
-            )
+            raise self._no_weigher(path)
+
+    def _no_weigher(self, path: str | Path) -> LibraError:
+        return LibraError(
+            f"{type(self.model).__name__} has no safetensors form; save it as a .zip instead of {str(path)!r}."
+        )
 
 
 def figures(score: Score) -> dict[str, float]:
@@ -119,10 +129,10 @@ def _evaluate(model: BaseAlgorithm, bank: FeatureBank) -> Evaluation:
 
 
 def _scales(model: BaseAlgorithm) -> WeighingVecEnv:
-    """The scales that a model learns on, through wrappers that leave observations as they are."""
+    """The scales that a model learns on, through wrappers that `evaluate` knows."""
     env: VecEnv | None = model.get_env()
     while isinstance(env, VecEnvWrapper):
-        if not isinstance(env, VecMonitor) and not (isinstance(env, VecNormalize) and not env.norm_obs):
+        if not isinstance(env, VecMonitor | VecNormalize):
             raise LibraError(
                 f"A model cannot be judged on a bank through a {type(env).__name__}; leave the wrapper out."
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,13 @@ class Head(nn.Module):
 
         `argmax` takes the likeliest interval's value, `expectation` the mean over all; a regressor has neither.
         """
+        if readout not in get_args(HeadReadout):
+            raise LibraError(f"readout is {readout!r}, but a head has: {', '.join(get_args(HeadReadout))}.")
+        if bank.channels != self.channels:
+            raise LibraError(
+                f"Bank {bank.name!r} has {bank.channels} features a patch, but this head was trained on "
+                f"{self.channels}."
+            )
         self.eval()
         values = torch.tensor(self.quantizer.values, dtype=torch.float32, device=self.mean.device)
         counts: list[Tensor] = []

@@ -145,6 +145,10 @@ class BehaviourCloning(LibraDQN):
             )
 
     def _learner_settings(self, block: int) -> ImitationSettings:
+        if self.beta_end > self.beta_start:
+            raise LibraError(
+                f"beta_end is {self.beta_end}, but β falls; it must be at most beta_start, {self.beta_start}."
+            )
         return ImitationSettings(
             **vars(super()._learner_settings(block)),
             beta_start=self.beta_start,
@@ -173,7 +177,5 @@ class DAgger(BehaviourCloning):
         self, *args: Any, beta_start: Share = 1.0, beta_end: Share = 0.0, beta_step: NotNegative = 0.5, **kwargs: Any
     ) -> None:
         check_arguments(DAgger.__init__, {"beta_start": beta_start, "beta_end": beta_end, "beta_step": beta_step})
-        if beta_end > beta_start:
-            raise LibraError(f"beta_end is {beta_end}, but β falls; it must be at most beta_start, {beta_start}.")
         self.beta_start, self.beta_end, self.beta_step = beta_start, beta_end, beta_step
         super().__init__(*args, **kwargs)

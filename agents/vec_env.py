@@ -23,7 +23,8 @@ ENV_IDS = ("LibraWeighing-v0", "LibraWeighingContinuous-v0")
 class WeighingVecEnv(VecEnv):
     """An SB3 `VecEnv` over one `WeighingVectorEnv` in SAME_STEP mode.
 
-    Returns and lengths of episodes are in `infos`, as a `Monitor` would put them there.
+    Returns and lengths of episodes are in the `infos` of weighings that ended, as a `Monitor` would put them there, and
+    with them what the environment's own infos hold; the infos of all others are empty.
     """
 
     def __init__(self, envs: WeighingVectorEnv) -> None:
@@ -32,6 +33,7 @@ class WeighingVecEnv(VecEnv):
         self.envs = envs
         self.render_mode = envs.render_mode
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+        self.metadata["render_fps"] = envs.metadata["render_fps"]
         self._actions = np.zeros(envs.num_envs, dtype=np.int64)
         self._returns = np.zeros(envs.num_envs)
         self._start = time.time()
@@ -73,12 +75,12 @@ class WeighingVecEnv(VecEnv):
         done = np.flatnonzero(ended)
         if len(done):
             now = round(time.time() - self._start, 6)
-            lengths = vector_infos["final_info"]["step"]
+            final = {name: values for name, values in vector_infos["final_info"].items() if name[0] != "_"}
             for i in done.tolist():
-                infos[i] = {
+                infos[i] = {name: values[i] for name, values in final.items()} | {
                     "terminal_observation": vector_infos["final_obs"][i],
                     "TimeLimit.truncated": False,
-                    "episode": {"r": float(self._returns[i]), "l": int(lengths[i]), "t": now},
+                    "episode": {"r": float(self._returns[i]), "l": int(final["step"][i]), "t": now},
                 }
             self._returns[done] = 0.0
         return observations, rewards.astype(np.float32), ended, infos
@@ -134,7 +136,7 @@ def make_vec_env(
     ```
     """
     try:
-        envs = gym.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+        envs = gym.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP.value, **kwargs)
     except TypeError:
         if env_id.rpartition(":")[2] in ENV_IDS:  # an argument that it does not know
             raise

@@ -68,6 +68,8 @@ def scales(env_fns: Sequence[Callable[[], gym.Env]], **kwargs: Any) -> VecEnv:
     first.close()
     if spec is None or spec.id not in ENV_IDS:
         return DummyVecEnv(list(env_fns), **kwargs)
+    if "HumanRendering" in wrappers:
+        raise LibraError("One native batch of scales has no window; leave human rendering out (enjoy --no-render).")
     if wrappers:
         raise LibraError(
             f"The environment is wrapped in a {wrappers[0]}, which one native batch of scales cannot be; leave it out "
@@ -123,14 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hyperparams[asked.env] = settings = recipe(algorithm)
         if asked.vec_env == "subproc":  # a process for each
             settings["n_envs"] = min(settings["n_envs"], 2 * (os.cpu_count() or 1))
-        judged = asked.eval_env_kwargs if "--eval-env-kwargs" in rest else None
+        judged = asked.eval_env_kwargs
         learnt = asked.env_kwargs  # which stand in for all of the recipe's
         if learnt is None:
             learnt = [f"{name}:{value!r}" for name, value in settings["env_kwargs"].items()]
         rewards = [text for text in learnt if text.startswith("rewards:")]
         if judged and rewards and not any(text.startswith("rewards:") for text in judged):
             # Else an agent would be judged by rewards that it never saw.
-            rest.insert(rest.index("--eval-env-kwargs") + 1, rewards[0])
+            rest += ["--eval-env-kwargs", *judged, rewards[0]]  # in place of what was given
         rest += ["--conf-file", __name__]
     sys.argv = [f"{sys.argv[0]} {command}", *rest]
     try:

@@ -6,6 +6,7 @@ where in which image each patch lies. It is all that the reinforcement-learning 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -86,10 +87,11 @@ class BankImage:
         return self.name.partition("#")[0] if self.source is None else self.source
 
 
-def training_quantizer(counts: np.ndarray, images: Sequence[BankImage]) -> Quantizer:
-    """Intervals fitted to the training images, where there are any, so that nothing of the others shows in them."""
+def training_counts(counts: Tensor, images: Sequence[BankImage]) -> np.ndarray:
+    """Those of the training images, where there are any: what is made of them shows nothing of the others."""
     training = np.repeat([is_training(image.split) for image in images], [image.patches for image in images])
-    return Quantizer.fit_log(counts[training] if training.any() else counts, readout="mean")
+    numbers = counts.cpu().numpy()
+    return numbers[training] if training.any() else numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,8 @@ class FeatureBank:
         meta: how the bank was made; plain JSON types.
         divide: for a bank that can be divided in several ways, as for cross-validation: from a split's name and the
             images' names to the split of each, or None.
+        fullest: people in the fullest training patch, which is as much as a scale for real-valued counts can hold. When
+            absent it is found as the quantizer is.
     """
 
     name: str
@@ -117,6 +121,7 @@ class FeatureBank:
     points: tuple[np.ndarray, ...] | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     divide: Division | None = None
+    fullest: float = None  # type: ignore[assignment]  # filled below
 
     def __post_init__(self) -> None:
         patches = sum(image.patches for image in self.images)
@@ -134,7 +139,10 @@ class FeatureBank:
         if isinstance(self.features, Tensor):
             self._check_finite(self.features)
         if self.quantizer is None:
-            object.__setattr__(self, "quantizer", training_quantizer(self.counts.cpu().numpy(), self.images))
+            fitted = Quantizer.fit_log(training_counts(self.counts, self.images), readout="mean")
+            object.__setattr__(self, "quantizer", fitted)
+        if self.fullest is None:
+            object.__setattr__(self, "fullest", float(training_counts(self.counts, self.images).max()))
 
     def _check_finite(self, rows: Tensor) -> None:
         bad = ~torch.isfinite(rows).all(1)
@@ -166,6 +174,18 @@ class FeatureBank:
     def device(self) -> torch.device:
         """Where the counts (and, unless they are read on demand, the features) live."""
         return self.counts.device
+
+    def fingerprint(self, rows: int = 256) -> str:
+        """A hash of what is in the bank: its images, all counts, and an even sample of the features."""
+        images = [asdict(image) for image in self.images]
+        for image in images:
+            if image["source"] is None:
+                del image["source"]  # so that banks from before there was one have the hash that they had
+        digest = hashlib.sha256(json.dumps(images).encode())
+        digest.update(self.counts.cpu().float().numpy().tobytes())
+        sample = torch.linspace(0, len(self) - 1, min(rows, len(self))).long().to(self.device)
+        digest.update(self.gather(sample).cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def intervals(self) -> Tensor:
@@ -247,8 +267,9 @@ class FeatureBank:
         if roles is None or split not in roles:
             return None
         images = tuple(replace(image, split=role) for image, role in zip(self.images, roles))
-        quantizer = training_quantizer(self.counts.cpu().numpy(), images)
-        return replace(self, images=images, quantizer=quantizer, divide=None)
+        counts = training_counts(self.counts, images)
+        quantizer = Quantizer.fit_log(counts, readout="mean")
+        return replace(self, images=images, quantizer=quantizer, fullest=float(counts.max()), divide=None)
 
     def select(self, images: Iterable[int]) -> FeatureBank:
         """Some images of this bank by number or by a mask, with this bank's quantizer.
@@ -329,6 +350,7 @@ class FeatureBank:
             counts=torch.cat([bank.counts.to(self.device) for bank in banks]),
             images=tuple(image for bank in banks for image in bank.images),
             points=None if any(dots is None for dots in points) else tuple(d for dots in points for d in dots or ()),
+            fullest=max(bank.fullest for bank in banks),
             divide=None,
         )
 
@@ -366,6 +388,7 @@ class FeatureBank:
             "name": self.name,
             "images": [asdict(image) for image in self.images],
             "quantizer": self.quantizer.to_dict(),
+            "fullest": self.fullest,
             "meta": self.meta,
             "divides": self.divide is not None,
         }
@@ -397,7 +420,8 @@ class FeatureBank:
         quantizer = Quantizer.from_dict(about["quantizer"])
         meta = about["meta"]
         divide = _division(meta.get("dataset")) if about.get("divides") else None
-        return cls(about["name"], features, tensors["counts"], images, quantizer, points, meta, divide)
+        fullest = about.get("fullest")  # banks of earlier versions do not say
+        return cls(about["name"], features, tensors["counts"], images, quantizer, points, meta, divide, fullest)
 
 
 def _division(dataset: str | None) -> Division | None:

@@ -208,10 +208,13 @@ def readout_values(bank: FeatureBank, readout: Readout) -> Floats:
 def _chooser(policy: Policy, channels: int) -> Callable[[npt.NDArray[np.float32], npt.NDArray[np.bool_]], Any]:
     """The policy as a function of observations and legal actions."""
     predict = getattr(policy, "predict", None)
+    normalising = getattr(policy, "get_vec_normalize_env", lambda: None)()  # an SB3 model's `VecNormalize`
     in_parts = isinstance(getattr(policy, "observation_space", None), spaces.Dict)  # it learnt on a DictView
 
     def ask_predict(observations: npt.NDArray[np.float32], **masks: Any) -> Any:
         seen = cut_in_two(observations, channels) if in_parts else observations
+        if normalising is not None:
+            seen = normalising.normalize_obs(seen)
         actions, state = predict(seen, deterministic=True, **masks)  # type: ignore[misc]  # not None when called
         if state is not None:
             raise LibraError(

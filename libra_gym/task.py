@@ -210,10 +210,7 @@ class WeighingTask:
     def tolerance(self, truth: Array) -> Array:
         """The greatest error, in ticks, that counts as balanced: `balance_tolerance`, or the share if it is more."""
         xp, _ = self._constants(truth)
-        exact = (
-            truth.double() if isinstance(truth, torch.Tensor) else truth
-        )  # or torch would round where numpy does not
-        return xp.clip(self.rewards.balance_share * exact, self.rewards.balance_tolerance, None)
+        return xp.clip(self.rewards.balance_share * _exact(truth), self.rewards.balance_tolerance, None)
 
     def balanced(self, truth: Array, value: Array) -> Array:
         """Whether value and truth differ by no more than the tolerance."""
@@ -235,7 +232,7 @@ class WeighingTask:
 
     def in_range(self, truth: Array, value: Array) -> Array:
         """S of Eq. 13: whether the value exceeds the truth by no more than the tolerated share."""
-        return value - truth <= self.rewards.squeeze_tolerance * truth
+        return value - truth <= self.rewards.squeeze_tolerance * _exact(truth)
 
     def ends(self, action: Array, step: Array) -> Array:
         """Whether the weighing is over after this action: `end` was chosen, or t_m is reached."""
@@ -320,6 +317,11 @@ class WeighingTask:
         if isinstance(like, torch.Tensor):
             return torch, _deltas(self.pool, str(like.device))
         return np, _deltas(self.pool, "cpu").numpy()
+
+
+def _exact(truth: Array) -> Array:
+    """In double precision: torch would round a share of it where numpy does not."""
+    return truth.double() if isinstance(truth, torch.Tensor) else truth
 
 
 @lru_cache(maxsize=64)

@@ -27,7 +27,14 @@ from torch.nn import functional as F
 
 from agents.dqn_variants import learn_differences
 from agents.libra_dqn.blockwise import Blockwise
-from agents.libra_dqn.checks import FIXED, check_elsewhere, check_fixed, check_looks_ahead, check_settings
+from agents.libra_dqn.checks import (
+    FIXED,
+    check_elsewhere,
+    check_fixed,
+    check_looks_ahead,
+    check_on_scales,
+    check_settings,
+)
 from agents.libra_dqn.learner import Learner, LearnerSettings, LossFunction, check_start
 from agents.libra_dqn.policy import ScalePolicy
 from agents.vec_env import WeighingVecEnv
@@ -185,6 +192,7 @@ class LibraDQN(Blockwise):
         )
         if _init_setup_model:  # one that is loaded is as it was made
             check_looks_ahead(self)
+            check_on_scales(self, inspect.signature(LibraDQN.__init__).parameters)
 
     # ------------------------------------------------------------------------------------------------------- set-up
 
@@ -223,6 +231,7 @@ class LibraDQN(Blockwise):
     ) -> SelfLibraDQN:
         """As SB3's; further arguments are the constructor's, in place of what was saved."""
         check_arguments(LibraDQN.__init__, kwargs)
+        check_arguments(cls.__init__, kwargs)  # a subclass may have its own
         if "final_learning_rate" in kwargs or "learning_rate" in kwargs:
             if "learning_rate" not in kwargs:
                 raise LibraError("final_learning_rate goes with a learning_rate to fall from; give both.")
@@ -245,11 +254,6 @@ class LibraDQN(Blockwise):
                 kwargs["learning_starts"] = kwargs.get("buffer_size", saved["buffer_size"])
         return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
-    @property
-    def _weighing(self) -> bool:
-        """Whether this agent was made for the scales, and not for SB3's own loop."""
-        return self.policy_kwargs.get("task") is not None
-
     def _check_env(self, env: GymEnv | None) -> None:
         if env is not None and not isinstance(env, WeighingVecEnv):
             raise LibraError(
@@ -258,7 +262,10 @@ class LibraDQN(Blockwise):
             )
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """Go on with another environment: with its bank, and with the epoch, ε and updates of before."""
+        """Go on with another environment: with its bank, and with the epoch, ε and updates of before.
+
+        On the same bank and task, the replay and the place in the epoch stay too.
+        """
         if self._weighing:
             self._check_env(env)
         super().set_env(env, force_reset)
@@ -272,11 +279,17 @@ class LibraDQN(Blockwise):
             self.learner.reseed(seed)
 
     def _attach(self) -> None:
-        """Make a learner for the environment's bank; epoch, ε and updates go on, and an epoch that was begun anew."""
+        """Make a learner for the environment's bank; epoch, ε and updates go on, and an epoch that was begun anew.
+
+        A learner that has this bank and task already goes on where it is.
+        """
         assert isinstance(self.env, WeighingVecEnv)
         if self.calibrate and self.env.task.tick != 1.0:
             raise LibraError("calibrate is true, but real-valued counts have no look-up table; leave it out.")
         self._take_task(self.env.task)
+        if self.learner is not None and self.learner.serves(self.env.bank, self.env.task):
+            self.learner.settings = self._learner_settings(self.env.num_envs)
+            return
         fresh = self.num_timesteps == 0 and self._n_updates == 0 and not self.started
         self.learner = self.learner_class(
             self.env.bank,
@@ -289,6 +302,7 @@ class LibraDQN(Blockwise):
             self._learner_settings(self.env.num_envs),
             seed=self.seed,
         )
+        self.replay_buffer = self.learner.replay  # type: ignore[assignment]  # SB3's callbacks ask whether there is one
         self.learner.epoch, self.learner.updates = self.epochs_done, self._n_updates
         if fresh and self.normalise:
             self.learner.normalise()
@@ -334,19 +348,17 @@ class LibraDQN(Blockwise):
         Its backbone may be another, so that a scale can follow a backbone that has learnt on; and since the appendix's
         intervals are the same for all data sets, so can the data set.
         """
-        if self.learner is None:
-            raise LibraError("Only an agent on the scales of agents.make_vec_env(...) can start from a counter.")
-        check_start(counter, self.learner.online.settings, self.learner.task)
-        self.learner.start_from(counter.network)
+        learner = self._on_scales("start from a counter")
+        check_start(counter, learner.online.settings, learner.task)
+        learner.start_from(counter.network)
         self.started = True
 
     def weigher(self, about: Mapping[str, Any] | None = None) -> Weigher:
         """The agent as a counter that needs no SB3; its network is the agent's own (or its average), not a copy."""
-        if self.learner is None:
-            raise LibraError("Only an agent on the scales of agents.make_vec_env(...) is a weigher.")
-        quantizer = self.learner.bank.quantizer if self.learner.task.tick == 1.0 else None
-        weigher = Weigher(self.learner.judged, self.learner.task, quantizer, about)
-        return weigher.calibrate(self.learner.bank) if self.calibrate else weigher
+        learner = self._on_scales("become a weigher")
+        quantizer = learner.bank.quantizer if learner.task.tick == 1.0 else None
+        weigher = Weigher(learner.judged, learner.task, quantizer, about)
+        return weigher.calibrate(learner.bank) if self.calibrate else weigher
 
     def weigh(self, bank: FeatureBank, task: WeighingTask | None = None, *, batch: int = 8192) -> Weighed:
         """Weigh every patch of a bank without exploring. A task is only for a check: the agent knows its own."""

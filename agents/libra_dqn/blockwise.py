@@ -26,6 +26,19 @@ class Blockwise(DQN):
     learner: Learner | None
     epochs_done: int
 
+    @property
+    def _weighing(self) -> bool:
+        """Whether this agent was made for the scales, and not for SB3's own loop."""
+        return self.policy_kwargs.get("task") is not None
+
+    def _on_scales(self, what: str) -> Learner:
+        """The learner, without which an agent cannot do this."""
+        if self.learner is not None:
+            return self.learner
+        if self._weighing:
+            raise LibraError(f"This agent has no scales yet; give it agents.make_vec_env(...) by set_env to {what}.")
+        raise LibraError(f"Only an agent on the scales of agents.make_vec_env(...) can {what}.")
+
     def learn(
         self: SelfBlockwise,
         total_timesteps: int,
@@ -50,29 +63,32 @@ class Blockwise(DQN):
         reset_num_timesteps: bool = True,
     ) -> SelfBlockwise:
         """Learn until this many epochs are complete in all."""
-        if self.learner is None:
-            raise LibraError("learn_epochs needs the scales of agents.make_vec_env(...) as environment.")
+        self._on_scales("learn by epochs")
         return self._run(_ENDLESS, epochs, callback, log_interval, tb_log_name, reset_num_timesteps, False)
 
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
         """As SB3's; on the scales, the stored transitions as a safetensors file, without pickle."""
-        if self.learner is None:
+        if not self._weighing:
             super().save_replay_buffer(path)
-        elif isinstance(path, str | pathlib.Path):
-            write_whole(pathlib.Path(path), self.learner.replay.dumps())
+            return
+        learner = self._on_scales("save a replay buffer")
+        data = learner.replay.dumps(learner.origin)
+        if isinstance(path, str | pathlib.Path):
+            write_whole(pathlib.Path(path), data)
         else:
-            path.write(self.learner.replay.dumps())
+            path.write(data)
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """As SB3's; on the scales, what `save_replay_buffer` wrote there, for an agent on the same bank."""
-        if self.learner is None:
+        if not self._weighing:
             super().load_replay_buffer(path, truncate_last_traj)
             return
+        learner = self._on_scales("load a replay buffer")
         try:
             data = pathlib.Path(path).read_bytes() if isinstance(path, str | pathlib.Path) else path.read()
         except OSError as error:
             raise LibraError(f"The replay buffer {str(path)!r} cannot be read ({error.strerror}).") from None
-        self.learner.replay.loads(data, len(self.learner.bank), str(path))
+        learner.replay.loads(data, len(learner.bank), learner.origin, str(path))
 
     def _run(
         self: SelfBlockwise,

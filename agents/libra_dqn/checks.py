@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
 from agents.vec_env import WeighingVecEnv
@@ -24,6 +25,12 @@ FIXED = ("average", "normalise")
 """What of a saved agent can no longer be changed."""
 LOOKS_AHEAD = {"double": False, "mask_target": True, "syncs": 1}
 """Settings of the target network, and what they are where they say nothing."""
+
+
+ELSEWHERE = ("train_freq", "gradient_steps", "target_update_interval", "exploration_fraction", "stats_window_size")
+"""Settings of SB3's own loop, which the learner has no use for."""
+ITS_NETWORK = ("features_extractor_class", "features_extractor_kwargs", "normalize_images")
+"""Arguments of SB3's own policies, whose network is not the scale's."""
 
 
 def check_settings(agent: LibraDQN) -> None:
@@ -52,6 +59,22 @@ def check_looks_ahead(agent: LibraDQN) -> None:
                 raise LibraError(
                     f"{name} is about later rewards, which gamma=0 leaves out; leave it out, or raise gamma."
                 )
+
+
+def check_on_scales(agent: LibraDQN, defaults: Mapping[str, inspect.Parameter]) -> None:
+    """Refuse what would do nothing on the scales."""
+    if agent.policy_kwargs.get("task") is None:
+        return
+    now = {name: getattr(agent, name if name != "stats_window_size" else "_stats_window_size") for name in ELSEWHERE}
+    if isinstance(often := now["train_freq"], TrainFreq) and often.unit is TrainFrequencyUnit.STEP:
+        now["train_freq"] = often.frequency
+    changed = [name for name, value in now.items() if value != defaults[name].default]
+    changed += [f"policy_kwargs[{name!r}]" for name in ITS_NETWORK if name in agent.policy_kwargs]
+    if changed:
+        raise LibraError(
+            f"{changed[0]} is of SB3's own loop and networks, which are not used on the scales; leave it out (see "
+            "update_every, syncs, epsilon_start and policy_kwargs={'network': ...})."
+        )
 
 
 def check_fixed(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

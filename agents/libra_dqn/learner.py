@@ -86,6 +86,7 @@ class Learner:
     ) -> None:
         self.device = next(online.parameters()).device
         self.bank = bank.to(self.device)
+        self._fingerprint = bank.fingerprint()
         self.task = task
         self.rules = TaskTables(task, self.device) if task.tick == 1.0 else task
         self.truth = self.bank.intervals if task.tick == 1.0 else self.bank.counts.double() / task.tick
@@ -121,6 +122,16 @@ class Learner:
     def judged(self) -> ScaleNetwork:
         """The network to count with: the average of the online one over its updates, if one is kept."""
         return self.online if self.averaged is None else self.averaged
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What stored transitions speak of, in plain JSON types: they hold for no other bank and no other weights."""
+        task = self.task
+        return {"bank": self._fingerprint, "pool": list(task.pool), "tick": task.tick, "ceiling": task.ceiling}
+
+    def serves(self, bank: FeatureBank, task: WeighingTask) -> bool:
+        """Whether this is a learner of that bank and task."""
+        return task == self.task and bank.quantizer == self.bank.quantizer and bank.fingerprint() == self._fingerprint
 
     def normalise(self) -> None:
         """Standardise both networks' input over the bank."""

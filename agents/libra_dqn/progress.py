@@ -11,6 +11,8 @@ class BlockBar(ProgressBarCallback):
 
     def _on_training_start(self) -> None:
         super()._on_training_start()
+        if self.locals["epochs"] is not None:  # nobody knows how many transitions these will be
+            self.pbar.total = None
         self._begun = self.num_timesteps
 
     def _on_step(self) -> bool:

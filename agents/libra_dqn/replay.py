@@ -7,7 +7,8 @@ patch's number, what lay on the pan and the action: eighteen bytes, where SB3's 
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -90,25 +91,31 @@ class IndexReplay:
         for name, column in self.rows._asdict().items():
             column[: self.size] = state[name]
 
-    def dumps(self) -> bytes:
-        """What is stored, as the bytes of a safetensors file."""
+    def dumps(self, origin: Mapping[str, Any]) -> bytes:
+        """What is stored, as the bytes of a safetensors file; `origin` tells bank and task, in plain JSON types."""
         columns = {name: column.cpu().contiguous() for name, column in self.state().items()}
-        return save(columns, {_FORMAT: json.dumps({"position": self.position})})
+        return save(columns, {_FORMAT: json.dumps({"position": self.position, "origin": origin})})
 
-    def loads(self, data: bytes, patches: int, origin: str) -> None:
-        """The inverse of `dumps`, for a bank of so many patches; `origin` is the file's name, for messages."""
+    def loads(self, data: bytes, patches: int, origin: Mapping[str, Any], file: str) -> None:
+        """The inverse of `dumps`, for a bank of so many patches; `file` is its name, for messages."""
         try:
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
             numbers, columns = json.loads(header["__metadata__"][_FORMAT]), load(data)
         except (SafetensorError, ValueError, KeyError) as error:
-            raise LibraError(f"{origin!r} is no replay buffer that was saved on the scales ({error}).") from None
+            raise LibraError(f"{file!r} is no replay buffer that was saved on the scales ({error}).") from None
+        for name, there in (numbers.get("origin") or {}).items():  # files of earlier versions have none
+            if there != origin[name]:
+                other = (
+                    "another bank" if name == "bank" else f"a scale with the {name} {there} instead of {origin[name]}"
+                )
+                raise LibraError(f"{file!r} is of {other}; it holds for none but its own.")
         size, steps = columns["history"].shape
         if size > self.capacity or steps != self.rows.history.shape[1]:
             raise LibraError(
-                f"{origin!r} holds {size:,} transitions of {steps} steps, but this agent's buffer has room for "
+                f"{file!r} holds {size:,} transitions of {steps} steps, but this agent's buffer has room for "
                 f"{self.capacity:,} of {self.rows.history.shape[1]}."
             )
         if size and int(columns["patch"].max()) >= patches:
-            raise LibraError(f"{origin!r} is of another bank: it has a patch beyond the {patches:,} of this one.")
+            raise LibraError(f"{file!r} is of another bank: it has a patch beyond the {patches:,} of this one.")
         # Where the ring is larger, new transitions follow behind these.
         self.load_state(columns, numbers["position"] if size == self.capacity else size)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agents.libra_dqn.checks import LOOKS_AHEAD
+from agents.libra_dqn.checks import ELSEWHERE, LOOKS_AHEAD
 from agents.registry import Algorithm, find_algorithm
 from libra_gym.bank import FeatureBank
 from libra_gym.banks import bank_names, load_bank
@@ -24,9 +23,6 @@ from libra_gym.network import NetworkSettings
 from libra_gym.quantizer import Quantizer
 from libra_gym.splits import goes_by, left_out
 from libra_gym.task import PAPERS_ALONE, WeighingTask
-
-_OTHER_LOOP = {"train_freq", "gradient_steps", "target_update_interval", "exploration_fraction"}
-"""Settings of LibraDQN that only count on environments that are no scales."""
 
 
 def read_config(path: Path, cls: type[Any], what: str) -> dict[str, Any]:
@@ -121,7 +117,7 @@ class RunConfig:
             raise LibraError(f"Bank {names} has changed since the run began; bring it back, or start a new run.")
         training, quantizer = bank.split(self.train_split).join(*more), Quantizer.from_dict(self.quantizer)
         validation = bank.split(self.validation_split).wholes()  # views are to learn from
-        return training.with_quantizer(quantizer), validation.with_quantizer(quantizer)
+        return _learnt_from(training, quantizer), validation.with_quantizer(quantizer)
 
 
 def _drop_idle(config: dict[str, Any]) -> None:
@@ -155,7 +151,7 @@ def plan(
     algorithm = find_algorithm(algo)
     if init is not None and algorithm.kind != "libra":
         raise LibraError(f"{algo!r} cannot start from a finished counter; leave --init out, or take libra_dqn.")
-    if algorithm.kind == "libra" and (idle := sorted(_OTHER_LOOP & set(changes or ()))):
+    if algorithm.kind == "libra" and (idle := sorted(set(ELSEWHERE) & set(changes or ()))):
         raise LibraError(
             f"{idle[0]!r} is of SB3's own loop, which {algo!r} does not use on the scales; leave it out (see "
             "update_every, syncs and epsilon_start)."
@@ -166,7 +162,7 @@ def plan(
     own = opened.split(train_split)
     _keep_apart(opened.split(validation_split), own, more)
     training = own.join(*more)
-    training = training.with_quantizer(fit_quantizer(training))
+    training = _learnt_from(training, fit_quantizer(training))
     asked = _epochs(settings.pop("epochs"), settings.pop("weighings", None), len(training))
     num_envs, env = settings.pop("num_envs", 0), settings.pop("env", None) or {}
     if sb3_zip and algorithm.kind == "head":
@@ -288,22 +284,14 @@ def fit_quantizer(training: FeatureBank) -> Quantizer:
     return training.quantizer.with_means(counts)
 
 
+def _learnt_from(training: FeatureBank, quantizer: Quantizer) -> FeatureBank:
+    """What a run learns from, which alone decides how much its scale can hold."""
+    return replace(training.with_quantizer(quantizer), fullest=float(training.counts.max()))
+
+
 def _fingerprints(bank: FeatureBank, more: Sequence[FeatureBank]) -> str:
     """Of all that a run learns from and is judged by."""
-    return "+".join(fingerprint(each) for each in (bank, *more))
-
-
-def fingerprint(bank: FeatureBank, rows: int = 256) -> str:
-    """A hash of what is in a bank: its images, all counts, and an even sample of the features."""
-    images = [asdict(image) for image in bank.images]
-    for image in images:
-        if image["source"] is None:
-            del image["source"]  # so that banks from before there was one have the hash that they had
-    digest = hashlib.sha256(json.dumps(images).encode())
-    digest.update(bank.counts.cpu().float().numpy().tobytes())
-    sample = torch.linspace(0, len(bank) - 1, min(rows, len(bank))).long().to(bank.device)
-    digest.update(bank.gather(sample).cpu().numpy().tobytes())
-    return digest.hexdigest()
+    return "+".join(each.fingerprint() for each in (bank, *more))
 
 
 def _task(training: FeatureBank, num_envs: int, env: dict[str, Any]) -> dict[str, Any]:

@@ -36,10 +36,12 @@ class PatchOrder:
         self._drawn = 0
         self._lines: dict[int, npt.NDArray[np.int64]] = {}
 
-    def seed(self, seeds: Sequence[int], scales: npt.NDArray[np.intp]) -> None:
-        """Start these scales (and, in an epoch-wise order, the epochs) afresh from their seeds."""
+    def seed(self, seeds: Sequence[int], scales: npt.NDArray[np.intp], *, epochs: bool = True) -> None:
+        """Start these scales, and unless told otherwise the epochs of an epoch-wise order, afresh from their seeds."""
         self._keys[scales] = _mix(np.array([seed % 2**64 for seed in seeds], dtype=np.uint64))
         self._episodes[scales] = 0
+        if not epochs:
+            return
         if len(scales):
             self._line_key = int(self._keys[scales[0]])
         self._drawn = 0

@@ -36,8 +36,10 @@ FEATURE_BOUND = 65504.0
 
 
 IN_MEMORY_UP_TO = 2 * 1024**3
-"""Banks whose observations take no more bytes than this are laid out in memory, at the first action: agents that learn
-from the bank itself never take one. Larger banks are read step by step."""
+LAID_OUT_FROM = 32
+"""Of a bank for at least so many scales, whose observations take no more bytes than this, they are laid out in memory
+at the first action: agents that learn from the bank itself never take one. All else is read step by step; for a few
+scales, of which there may be one in each of many processes, that is as fast."""
 
 
 def open_task(
@@ -62,7 +64,7 @@ def open_task(
     if weighed == "interval":
         task = WeighingTask.intervals(bank.num_intervals, people=bank.quantizer.values, **settings)
     else:
-        task = WeighingTask.counts(float(bank.counts.max()), **settings)
+        task = WeighingTask.counts(bank.fullest, **settings)
     if not isinstance(rewards, Rewards | Mapping | None):
         raise LibraError(f"rewards is {rewards!r}, but it must be a Rewards, or a dict of its settings.")
     if isinstance(rewards, Rewards):
@@ -100,7 +102,8 @@ class Scales:
         self.truth = self._truths[self.patch]
         self.history = np.zeros((number, task.max_steps), dtype=np.uint8)  # action + 1; 0 is empty
         self._weights = np.zeros((number, task.max_steps), dtype=np.float32)
-        self._fits = len(bank) * (bank.channels + task.max_steps) * 4 <= IN_MEMORY_UP_TO
+        size = len(bank) * (bank.channels + task.max_steps) * 4
+        self._lays_out = number >= LAID_OUT_FROM and size <= IN_MEMORY_UP_TO
         self._rows: torch.Tensor | None = None
         self._codes = task.encode(np.arange(task.num_actions + 1))
         self._all = np.arange(number)
@@ -112,6 +115,10 @@ class Scales:
         for name, value in vars(self).items():
             setattr(twin, name, value if name in fixed else copy.deepcopy(value, memo))
         return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the observations that were laid out, which another process makes from the features again."""
+        return vars(self) | {"_rows": None}
 
     @property
     def observation_space(self) -> spaces.Box[np.float32]:
@@ -148,7 +155,7 @@ class Scales:
     def act(self, actions: Any, scales: Index | None = None) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
         """Take one action on each of these scales (None: all) and return their rewards and whether they are done."""
         chosen = self._check_actions(actions, self.number if scales is None else len(scales))
-        if self._rows is None and self._fits:
+        if self._rows is None and self._lays_out:
             self._rows = _observation_rows(self.bank, self.task.max_steps)
         index: Any = slice(None) if scales is None else scales
         rows = self._all if scales is None else scales
@@ -235,7 +242,7 @@ def _observation_rows(bank: FeatureBank, steps: int) -> torch.Tensor:
     """
     key = id(bank.features), steps
     if key not in _ROWS:
-        rows = torch.zeros(len(bank), bank.channels + steps)
+        rows = torch.zeros(len(bank), bank.channels + steps, dtype=torch.float32, device="cpu")
         rows[:, : bank.channels] = _bounded(bank, bank.features[:])
         _ROWS[key] = rows
         weakref.finalize(bank.features, _ROWS.pop, key, None)

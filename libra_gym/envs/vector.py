@@ -157,6 +157,8 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
         new = self._unseeded & which
         if seed is None and not new.any():
             return
+        # Scales that get their first patch later than others go on with the epoch that was begun.
+        epochs = seed is not None or bool(self._unseeded.all())
         if seed is None or isinstance(seed, int | np.integer):
             super().reset(seed=None if seed is None else int(seed))
             first = own_seed(self)
@@ -171,7 +173,8 @@ class WeighingVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64]
             drawn = np.random.SeedSequence().generate_state(self.num_envs, np.uint64) >> np.uint64(1)
             seeds = [int(drawn[i]) if own is None and new[i] else own for i, own in enumerate(seeds)]
         chosen = [(i, seed) for i, seed in enumerate(seeds) if which[i] and seed is not None]
-        self.scales.order.seed([seed for _, seed in chosen], np.array([i for i, _ in chosen], dtype=np.intp))
+        scales = np.array([i for i, _ in chosen], dtype=np.intp)
+        self.scales.order.seed([seed for _, seed in chosen], scales, epochs=epochs)
         self._unseeded &= ~which
 
     def _reset_mask(self, options: dict[str, Any]) -> Bools:

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from libra_gym.bank import BankImage, FeatureBank, training_quantizer
+from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counts import HeadDensity, Kernel, Points
 from libra_gym.datasets import DATASETS, dataset_class
 from libra_gym.datasets.views import scaled_size
@@ -104,7 +104,6 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
                 if density is not None:
                     counts.append(view.integrate(density).ravel())
     people = np.concatenate(counts)
-    quantizer = training_quantizer(people, images)
     recipe = manifest.recipe
     meta = {
         "dataset": recipe.dataset,
@@ -126,10 +125,9 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         ShardRows(parts),
         torch.from_numpy(people),
         tuple(images),
-        quantizer,
-        tuple(points),
-        meta,
-        dataset_class(recipe.dataset).divide if recipe.dataset in DATASETS else None,
+        points=tuple(points),
+        meta=meta,
+        divide=dataset_class(recipe.dataset).divide if recipe.dataset in DATASETS else None,
     )
 
 

@@ -72,3 +72,11 @@ def test_bad_kinds_and_files_are_named(tmp_path):
         HeadSettings(quantile=0.6)
     with pytest.raises(LibraError, match="missing"):
         Head.load(tmp_path / "missing.safetensors")
+
+
+def test_readouts_and_banks_that_a_head_does_not_know_are_named(small_bank):
+    head = Head(HeadSettings(), small_bank.channels, small_bank.quantizer)
+    with pytest.raises(LibraError, match=r"readout is 'expectaton'.*argmax, expectation"):
+        head.evaluate(small_bank, "expectaton")
+    with pytest.raises(LibraError, match="has 3 features a patch, but this head was trained on 16"):
+        head.evaluate(make_bank(channels=3))

@@ -8,10 +8,11 @@ import pytest
 import torch
 from banks import make_bank
 from dqn_helpers import agent, scales
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import CallbackList, ProgressBarCallback, StopTrainingOnMaxEpisodes
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 from agents import make_vec_env
 from agents.callbacks import EvaluationCallback
@@ -20,7 +21,7 @@ from agents.libra_dqn import LibraDQN
 from agents.libra_dqn.policy import ScalePolicy
 from agents.libra_dqn.progress import BlockBar
 from libra_gym.errors import LibraError
-from libra_gym.evaluation import evaluate
+from libra_gym.evaluation import evaluate, weigh
 from libra_gym.network import standard
 
 
@@ -171,12 +172,37 @@ def test_many_scales_give_no_warning_about_a_loop_that_is_not_used():
         agent(scales(num_envs=12_000))
 
 
-def test_a_wrapper_that_changes_what_is_seen_is_named_before_anything_is_learnt():
-    callback = EvaluationCallback(make_bank(), epoch_steps=100)
-    with pytest.raises(LibraError, match="cannot be judged on a bank through a VecNormalize"):
-        PPO("MlpPolicy", VecNormalize(make_vec_env(num_envs=8)), n_steps=8, batch_size=16).learn(8, callback)
-    watched = VecNormalize(make_vec_env(num_envs=8), norm_obs=False)
-    PPO("MlpPolicy", watched, n_steps=8, batch_size=16).learn(8, EvaluationCallback(make_bank(), epoch_steps=100))
+def test_what_cannot_be_judged_or_saved_is_named_before_anything_is_learnt():
+    def callback(**settings):
+        return EvaluationCallback(make_bank(channels=512), **{"epoch_steps": 100, **settings})
+
+    stacked = PPO("MlpPolicy", VecFrameStack(make_vec_env(num_envs=8), 2), n_steps=8, batch_size=16)
+    with pytest.raises(LibraError, match="cannot be judged on a bank through a VecFrameStack"):
+        stacked.learn(8, callback())
+    model = PPO("MlpPolicy", make_vec_env(num_envs=8), n_steps=8, batch_size=16)
+    with pytest.raises(LibraError, match=r"PPO has no safetensors form.*'b.safetensors'"):
+        model.learn(8, callback(best_path="b.safetensors"))
+    recurrent = RecurrentPPO("MlpLstmPolicy", make_vec_env(num_envs=8), n_steps=8, batch_size=16)
+    with pytest.raises(LibraError, match="returned a state"):
+        recurrent.learn(8, callback())
+    assert stacked.num_timesteps == model.num_timesteps == recurrent.num_timesteps == 0
+    with pytest.raises(LibraError, match="epoch_steps is 0"):
+        callback(epoch_steps=0)
+
+
+@pytest.mark.parametrize("norm_obs", [True, False])
+def test_an_agent_is_judged_by_what_its_own_normalisation_shows_it(norm_obs):
+    """The same policy, once behind `VecNormalize` and once behind the same sums by hand."""
+    envs = VecNormalize(make_vec_env(num_envs=8, seed=0), norm_obs=norm_obs)
+    bank = make_bank(channels=512).with_quantizer(envs.venv.bank.quantizer)
+    model = PPO("MlpPolicy", envs, n_steps=8, batch_size=16, seed=0)
+    model.learn(64, EvaluationCallback(bank, epoch_steps=64))
+
+    def by_hand(observations):
+        return model.policy.predict(envs.normalize_obs(observations), deterministic=True)[0]
+
+    weighed = [weigh(policy, bank, envs.venv.task).actions.tolist() for policy in (model, by_hand)]
+    assert weighed[0] == weighed[1]
 
 
 def test_other_environments_are_no_scales():
@@ -242,7 +268,10 @@ def test_a_progress_bar_counts_transitions(monkeypatch):
     model.learn(300, progress_bar=True)
     first = model.num_timesteps
     model.learn(300, reset_num_timesteps=False, progress_bar=True)
-    assert bars == [(first, 300), (model.num_timesteps - first, 300)]
+    second = model.num_timesteps
+    model.learn_epochs(model.learner.epoch + 1, Bar(), reset_num_timesteps=False)
+    assert bars[:2] == [(first, 300), (second - first, 300)]
+    assert bars[2] == (model.num_timesteps - second, None)  # nobody knows how many an epoch will have
 
 
 def test_a_callback_judges_every_training_from_its_beginning():

@@ -188,7 +188,7 @@ def test_a_continuous_scale_can_be_learnt_too():
     model = agent(env, network=SMALL, normalise=True, update_every=100)
     model.learn_epochs(1)
     assert model.learner.updates > 0
-    assert env.task == WeighingTask.counts(float(env.bank.counts.max()))
+    assert env.task == WeighingTask.counts(float(load_bank("demo", "train").counts.max()))
 
 
 @pytest.mark.parametrize(("quantile", "backup"), [(0.25, "all"), (0.5, "all"), (0.75, "all"), (0.75, "taken")])
@@ -288,3 +288,67 @@ def test_another_loss_is_loaded_without_what_belongs_to_the_one_before(tmp_path)
 def test_without_discount_the_target_networks_settings_are_refused(idle):
     with pytest.raises(LibraError, match="is about later rewards"):
         agent(gamma=0.0, **idle)
+
+
+def test_sb3s_checkpoints_keep_the_replay(tmp_path):
+    model = agent()
+    model.learn(200, CheckpointCallback(3, str(tmp_path), save_replay_buffer=True))
+    newest = max(tmp_path.glob("rl_model_replay_buffer_*"), key=lambda path: int(path.stem.split("_")[-2]))
+    other = agent(seed=1)
+    other.load_replay_buffer(newest)
+    assert 0 < len(other.learner.replay) <= len(model.learner.replay)
+
+
+def test_an_agent_without_scales_says_that_it_needs_them_first(tmp_path):
+    model = agent()
+    model.learn(200)
+    model.save(tmp_path / "agent.zip")
+    model.save_replay_buffer(tmp_path / "replay")
+    loaded = LibraDQN.load(tmp_path / "agent.zip", device="cpu")
+    for act in (lambda: loaded.load_replay_buffer(tmp_path / "replay"), loaded.weigher):
+        with pytest.raises(LibraError, match=r"has no scales yet.*set_env"):
+            act()
+    loaded.set_env(scales())
+    loaded.load_replay_buffer(tmp_path / "replay")
+    assert len(loaded.learner.replay) == len(model.learner.replay)
+
+
+def test_the_same_scales_once_more_change_nothing():
+    model, other = agent(), agent()
+    for each in (model, other):
+        each.learn(100)
+    model.set_env(model.get_env())
+    model.set_env(scales())  # of an equal bank
+    assert model.learner.cursor == other.learner.cursor > 0
+    for each in (model, other):
+        each.learn(300, reset_num_timesteps=False)
+    assert torch.equal(next(model.q_net.parameters()), next(other.q_net.parameters()))
+    model.set_env(scales(make_bank(seed=1)))
+    assert len(model.learner.replay) == model.learner.cursor == 0
+
+
+def test_a_replay_of_another_bank_or_scale_is_refused(tmp_path):
+    model = agent()
+    model.learn(200)
+    model.save_replay_buffer(tmp_path / "replay")
+    with pytest.raises(LibraError, match="is of another bank"):
+        agent(scales(make_bank(seed=1))).load_replay_buffer(tmp_path / "replay")
+    counts = make_vec_env("LibraWeighingContinuous-v0", num_envs=16, bank=make_bank())
+    with pytest.raises(LibraError, match="is of a scale with the pool"):
+        agent(counts).load_replay_buffer(tmp_path / "replay")
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        {"train_freq": 99},
+        {"gradient_steps": 7},
+        {"target_update_interval": 1},
+        {"exploration_fraction": 0.9},
+        {"stats_window_size": 5},
+        {"policy_kwargs": {"normalize_images": False}},
+    ],
+)
+def test_settings_of_sb3s_own_loop_are_refused_on_the_scales(idle):
+    with pytest.raises(LibraError, match="is of SB3's own loop"):
+        LibraDQN("ScalePolicy", scales(), **idle)

@@ -139,6 +139,9 @@ def test_an_agent_is_judged_by_the_rewards_that_it_learns(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["zoo"])
     our_zoo.main([*where, "--env-kwargs", "rewards:dict(guide=2)"])
     assert given[3].count("rewards:dict(guide=2)") == 2
+    monkeypatch.setattr(sys, "argv", ["zoo"])
+    our_zoo.main([*where[:-2], "--eval-env-kwargs=split:'test'"])
+    assert given[4][given[4].index("--eval-env-kwargs") :][1:3] == ["split:'test'", "rewards:{'shape': 'error'}"]
 
 
 def test_as_many_processes_as_there_are_cores_for(monkeypatch):

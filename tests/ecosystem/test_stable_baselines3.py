@@ -9,7 +9,7 @@ from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 
 from agents import make_vec_env
 
@@ -107,3 +107,15 @@ def test_vec_env_wrappers_stack_on_it():
     envs = VecNormalize(make_vec_env(num_envs=8, seed=0), norm_obs=False)
     assert build(A2C, envs).learn(256).num_timesteps == 256
     assert envs.ret_rms.var > 0
+
+
+def test_infos_of_weighings_that_ended_are_as_the_environments_own():
+    with pytest.warns(UserWarning, match="already wrapped"):  # that its own record of episodes is replaced
+        envs = VecMonitor(make_vec_env(num_envs=4, seed=0), info_keywords=("value", "privileged_truth"))
+    envs.reset()
+    _, _, ended, infos = envs.step(np.array([8, 7, 8, 7]))
+    assert ended.tolist() == [True, False, True, False]
+    assert [info["value"] for info in infos if info] == [0.0, 0.0]
+    assert set(infos[0]["episode"]) >= {"r", "l", "t", "value", "privileged_truth"}
+    assert envs.venv.metadata["render_fps"] == 2  # where SB3 looks for it
+    assert "SameStep" in envs.get_attr("spec")[0].to_json()

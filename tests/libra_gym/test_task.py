@@ -390,3 +390,12 @@ def test_what_does_not_fit_the_bytes_of_a_weighing_is_refused():
 
 def test_numpy_numbers_are_plain_ones_afterwards():
     assert type(Rewards(end=np.float32(4.0)).end) is float
+
+
+def test_numpy_and_torch_agree_where_a_share_of_the_truth_is_not_exact():
+    """0.58 of 50 is 28.999… in double precision and 29 in single."""
+    task = WeighingTask.intervals(90).with_rewards(squeeze_tolerance=0.58, balance_share=0.58)
+    situation = [np.array([x]) for x in (50, 74, INTERVAL_POOL.index(5), 0)]
+    ours, theirs = task.outcome(*situation), task.outcome(*map(torch.from_numpy, situation))
+    assert ours.value.tolist() == [79]
+    assert ours.reward.tolist() == theirs.reward.tolist() == [-3.0]

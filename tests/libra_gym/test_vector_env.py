@@ -1,13 +1,16 @@
 """The native batch: what Gymnasium's own vector environments would do, thousands of patches at a time."""
 
 import copy
+import pickle
 from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from libra_gym.banks import load_bank
 from libra_gym.envs import WeighingContinuousEnv, WeighingContinuousVectorEnv, WeighingEnv, WeighingVectorEnv
 from libra_gym.errors import LibraError
 
@@ -104,12 +107,12 @@ def test_environments_share_their_banks_rows_whatever_the_quantizer(small_bank):
 
     bank = small_bank.select([0])
     before = len(scales._ROWS)
-    envs = [WeighingEnv(bank.with_quantizer(small_bank.quantizer)) for _ in range(3)]
+    envs = [WeighingVectorEnv(40, bank.with_quantizer(small_bank.quantizer)) for _ in range(3)]
     first = [env.reset(seed=0)[0] for env in envs]
     assert len(scales._ROWS) == before  # an agent that learns from the bank itself takes no action here
-    after = [env.step(0)[0] for env in envs]
+    after = [env.step(np.zeros(40, np.int64))[0] for env in envs]
     assert len(scales._ROWS) == before + 1
-    np.testing.assert_array_equal(first[0][: bank.channels], after[0][: bank.channels])
+    np.testing.assert_array_equal(first[0][:, : bank.channels], after[0][:, : bank.channels])
     del envs, bank
     assert len(scales._ROWS) == before
 
@@ -204,6 +207,46 @@ def test_actions_with_a_state_beside_them_are_refused_in_a_sentence(small_bank):
 @pytest.mark.parametrize("limit", [0, 2**31])
 def test_features_beyond_the_observation_space_are_refused(small_bank, monkeypatch, limit):
     monkeypatch.setattr("libra_gym.envs.scales.IN_MEMORY_UP_TO", limit)
-    env = WeighingVectorEnv(3, replace(small_bank, features=small_bank.features * 1e6))
+    env = WeighingVectorEnv(40, replace(small_bank, features=small_bank.features * 1e6))
     with pytest.raises(LibraError, match="features beyond ±65,504"):
         env.reset(seed=0)
+
+
+@pytest.mark.parametrize("number", [3, 40], ids=["read", "laid out"])
+def test_observations_do_not_hang_on_torchs_defaults(small_bank, number):
+    env = WeighingVectorEnv(number, small_bank.select([1]))
+    torch.set_default_dtype(torch.float64)
+    try:
+        env.reset(seed=0)
+        observations = env.step(np.full(number, 7))[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert observations.dtype == np.float32
+    assert env.observation_space.contains(observations)
+
+
+def test_a_pickled_batch_goes_on_alike_and_leaves_out_what_was_laid_out(small_bank):
+    env = WeighingVectorEnv(40, small_bank)
+    env.reset(seed=0)
+    small = len(pickle.dumps(env))
+    env.step(np.full(40, 7))
+    assert len(pickle.dumps(env)) < 1.1 * small
+    twin = pickle.loads(pickle.dumps(env))
+    for mine, its in zip(env.step(np.full(40, 5))[:3], twin.step(np.full(40, 5))[:3]):
+        np.testing.assert_array_equal(mine, its)
+
+
+@pytest.mark.parametrize("order", ["sequential", "shuffled"])
+def test_an_epoch_goes_on_when_scales_get_their_first_patch_later(small_bank, order):
+    env = WeighingVectorEnv(2, small_bank, order=order, autoreset_mode="Disabled")
+    first = env.reset(options={"reset_mask": np.array([True, False])})[1]["patch"][0]
+    second = env.reset(options={"reset_mask": np.array([False, True])})[1]["patch"][1]
+    assert first != second
+    assert env.scales.order._drawn == 2
+
+
+def test_a_scale_for_counts_holds_what_the_fullest_training_patch_has():
+    splits = ("train", "validation", "test", "train+test")
+    envs = [WeighingContinuousVectorEnv(2, "demo", split) for split in splits]
+    training = load_bank("demo").split("train")
+    assert {env.scales.task.ceiling for env in envs} == {int(np.ceil(100 * float(training.counts.max())))}

@@ -23,7 +23,7 @@ from agents.callbacks import EvaluationCallback
 from agents.libra_dqn import LibraDQN
 from agents.libra_dqn.learner import Learner
 from experiments.runs.checkpoint import Checkpoint
-from experiments.runs.config import RunConfig, fingerprint, fit_quantizer, plan
+from experiments.runs.config import RunConfig, fit_quantizer, plan
 from libra_gym import LibraError, Quantizer, load_bank
 from libra_gym.weigher import Weigher
 
@@ -103,9 +103,9 @@ def test_a_run_is_never_overwritten_and_goes_on_only_as_it_began(bank, tmp_path)
 def test_a_banks_hash_stays_what_it_was():
     """Runs of an earlier version go on only if it does."""
     known = "fd16e12eefb93b7a97368b14edf1f73802c30236fb7d1c77b1359949571d3167"
-    assert fingerprint(make_bank()) == known
+    assert make_bank().fingerprint() == known
     renamed = replace(make_bank().images[0], source="street #1")
-    assert fingerprint(replace(make_bank(), images=(renamed, *make_bank().images[1:]))) != known
+    assert replace(make_bank(), images=(renamed, *make_bank().images[1:])).fingerprint() != known
 
 
 @pytest.mark.parametrize("content", ["null", "3", "[]", '{"algo": "libra_dqn"}'])
