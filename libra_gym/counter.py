@@ -91,15 +91,17 @@ class Counter:
 
         Args:
             photo: a file, or RGB pixels `uint8 (height, width, 3)`.
-            region: left, top, width and height of the part to count, in pixels; the rest is cut off first.
+            region: left, top, width and height of the part to count, in pixels; the rest is cut off first. Its count
+                has no interval: those are of whole photos.
             max_side: make what is counted smaller if its longer side has more pixels, before it gets the model's own
                 scale. By default there is no limit.
         """
         start = time.perf_counter()
         people = self._weigh(self.look(view(photo, region, max_side)))
         total = float(people.sum(dtype=np.float64))
-        low, high = (None, None) if self.uncertainty is None else self.uncertainty.interval(total)
-        coverage = None if self.uncertainty is None else self.uncertainty.coverage
+        known = self.uncertainty if region is None else None
+        low, high = (None, None) if known is None else known.interval(total)
+        coverage = None if known is None else known.coverage
         return Counted(total, low, high, coverage, people, time.perf_counter() - start)
 
     @property

@@ -164,8 +164,3 @@ def patch_counts(
     """People in each patch of a photo: ``(ceil(height / patch), ceil(width / patch))``."""
     height, width = size
     return HeadDensity(points, size, kernel).integrate(patch_edges(height, patch), patch_edges(width, patch))
-
-
-def density_map(points: ArrayLike, size: Size, kernel: Kernel = KERNELS[DEFAULT_KERNEL]) -> NDArray[np.float32]:
-    """People per pixel, ``(height, width)``, for pictures: the patch counts of patches of one pixel."""
-    return patch_counts(points, size, kernel, patch=1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import yaml
 
@@ -23,6 +23,32 @@ _READOUTS: Mapping[Method, tuple[Readout, ...]] = {
     "classification": ("expectation", "argmax"),
     "weighing": ("weighed", "expectation", "argmax"),
 }
+
+
+class _Need(NamedTuple):
+    """What a setting is of, and whether others leave it anything to do."""
+
+    what: str
+    met: Callable[[PretrainSettings], bool]
+
+
+_OF_LOOKS = _Need("of the looks beside the first, of which there are none with views=1", lambda s: s.views > 1)
+_OF_BACKBONE = _Need(
+    "of a backbone that learns, which it does not with train_from=head", lambda s: s.train_from != "head"
+)
+_OF_WEIGHING = _Need("of the method 'weighing'", lambda s: s.method == "weighing")
+_NEEDS: Mapping[str, _Need] = {
+    "count_loss": _Need("of classifiers", lambda s: s.method not in ("regression", "tasselnetv2") or s.cell_loss > 0),
+    "epsilon": _OF_WEIGHING,
+    "reach": _OF_WEIGHING,
+    "momentum": _Need("of optimizer=sgd", lambda s: s.optimizer == "sgd"),
+    "scales": _OF_LOOKS,
+    "colours": _OF_LOOKS,
+    "grey": _OF_LOOKS,
+    "learning_rate": _OF_BACKBONE,
+    "warmup": _OF_BACKBONE,
+}
+"""Settings that are refused where they were given and would do nothing."""
 
 
 @dataclass(frozen=True)
@@ -142,4 +168,7 @@ def pretrain_settings(
         raise LibraError(f"{method!r} has no preset {preset!r}; it has: {', '.join(recipes[method])}.")
     settings = PretrainSettings.from_dict({"method": method, **recipes[method][preset], **(changes or {})})
     settings.refuse_idle()
+    for name in changes or ():
+        if name in _NEEDS and not _NEEDS[name].met(settings):
+            raise LibraError(f"{name} is {_NEEDS[name].what}, and would do nothing here; leave it out.")
     return settings

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import filecmp
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -372,14 +374,27 @@ class Pretrainer:
 
 
 def _keep_apart(training: Sequence[Scene], validation: Sequence[Scene]) -> None:
-    """Refuse to judge by a photo that is learnt from."""
-    learnt = {scene.photo.path.resolve(): scene.split for scene in training}
+    """Refuse to judge by a photo that is learnt from, or by a copy of its file."""
+    learnt: defaultdict[int, list[Scene]] = defaultdict(list)  # by the file's size
+    for scene in training:
+        learnt[_size(scene.photo.path)].append(scene)
     for scene in validation:
-        if (split := learnt.get(scene.photo.path.resolve())) is not None:
-            raise LibraError(
-                f"{scene.photo.path} is in {split!r}, which is learnt from, and in {scene.split!r}, which is judged "
-                "by; take splits that have no photo in common."
-            )
+        path = scene.photo.path
+        for other in learnt[_size(path)]:
+            if (theirs := other.photo.path).resolve() == path.resolve() or _same(path, theirs):
+                raise LibraError(
+                    f"{theirs} is in {other.split!r}, which is learnt from, and {path}, which is the same photo, in "
+                    f"{scene.split!r}, which is judged by; take splits that have no photo in common."
+                )
+
+
+def _size(path: Path) -> int:
+    """The size of a file; −1 of a photo that is in none."""
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
 def _average(keep: float) -> Callable[[Weights, Weights, Tensor | int], None]:

@@ -67,7 +67,7 @@ def evaluate(
 ) -> None:
     """Count the images of a bank or data set, and print the errors."""
     from experiments.runs.config import check_device
-    from experiments.runs.counter import HeadCounter, open_joined
+    from experiments.runs.counter import open_joined
     from libra_gym.paired import compare, read_counts
 
     if (bank is None) == (dataset is None):
@@ -78,11 +78,7 @@ def evaluate(
     check_place(csv)
     others = None if against is None else read_counts(against)
     counter, backbone = open_joined(model, one_step=one_step)
-    if readout is ReadoutName.expectation and not isinstance(counter, HeadCounter):
-        raise LibraError(
-            "--readout expectation is for one-step classifiers; what an agent weighs is read as mean or middle, and "
-            "--one-step counts with the head of its backbone instead."
-        )
+    _check_readout(counter, readout)
     if backbone is not None and weights is not None:
         raise LibraError(f"{str(model)!r} has its backbone in it; leave --weights out.")
     if bank is not None:
@@ -104,6 +100,22 @@ def evaluate(
     if others is not None:
         assert against is not None
         console.print(compare(score, others).table(f"against {against.name}"))
+
+
+def _check_readout(counter: Counter, readout: ReadoutName) -> None:
+    """Refuse a readout that the model does not have before it looks at any photo."""
+    from experiments.runs.counter import HeadCounter
+    from libra_gym.weigher import Weigher
+
+    if isinstance(counter, HeadCounter):
+        counter.check_readout(readout.value)
+    elif readout is ReadoutName.expectation:
+        raise LibraError(
+            "--readout expectation is for one-step classifiers; what an agent weighs is read as mean or middle, and "
+            "--one-step counts with the head of its backbone instead."
+        )
+    elif readout is ReadoutName.middle and isinstance(counter, Weigher) and counter.quantizer is None:
+        raise LibraError("--readout middle is for intervals, and this model weighs real-valued counts; leave it out.")
 
 
 def evaluate_bank(counter: Counter, bank: FeatureBank, readout: str = "mean") -> Score:
@@ -144,13 +156,27 @@ def model_backbone(about: dict[str, Any], weights: str | None, device: str = "cp
 def evaluate_photos(
     counter: Counter, dataset: str, root: Path | None, split: str, backbone: Backbone, readout: str = "mean"
 ) -> Score:
-    """Count photos: the model's own backbone looks at each once, and what it saw is not kept."""
+    """Count photos as `libra count` does: what the model's own backbone sees has single precision, and is not kept."""
+    import torch
+
     from libra_gym.features import build_features, open_features
 
     photos = open_dataset(dataset, root)
+    for photo in photos.photos(split):
+        photo.points()  # a file of dots that cannot be read should not end a long count
     with TemporaryDirectory(ignore_cleanup_errors=True) as cache:  # Windows removes no file that a bank is mapped from
         about = counter.about
-        build_features(photos, split, backbone, cache, kernel=model_kernel(about), scale=model_scale(about), workers=0)
+        build_features(
+            photos,
+            split,
+            backbone,
+            cache,
+            kernel=model_kernel(about),
+            scale=model_scale(about),
+            dtype=torch.float32,
+            workers=0,
+            remedy="mend it, or leave such photos out by their names, as in --split test:-IMG_8",
+        )
         bank = replace(open_features(cache), name=f"{dataset} {split}")
         return counter.evaluate(bank, readout)
 

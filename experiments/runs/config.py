@@ -213,8 +213,8 @@ def _check_init(config: RunConfig, channels: int) -> None:
 
 def _keep_apart(validation: FeatureBank, own: FeatureBank, more: Sequence[FeatureBank]) -> None:
     """Refuse to choose a model by a photo that it learns from."""
-    own_names = {image.photo for image in validation.images} & {image.photo for image in own.images}
-    found = [(own, own_names), *((bank, _also_in(validation, bank)) for bank in more)]
+    names = {image.photo for image in validation.images} & {image.photo for image in own.images}
+    found = [(own, names | _also_in(validation, own)), *((bank, _also_in(validation, bank)) for bank in more)]
     for bank, common in found:
         if common:
             raise LibraError(

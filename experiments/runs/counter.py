@@ -133,11 +133,13 @@ class HeadCounter:
 
     def evaluate(self, bank: FeatureBank, readout: str = "mean") -> Score:
         """`mean` takes the likeliest interval's mean, `expectation` the mean over all intervals."""
-        if readout == "expectation":
-            return self.head.evaluate(bank, "expectation")
-        if readout == "mean":
-            return self.head.evaluate(bank, "argmax")
-        raise LibraError(f"A one-step head has no readout {readout!r}; take 'mean' or 'expectation'.")
+        self.check_readout(readout)
+        return self.head.evaluate(bank, "argmax" if readout == "mean" else "expectation")
+
+    def check_readout(self, readout: str) -> None:
+        """Refuse what a head cannot be read by."""
+        if readout not in ("mean", "expectation"):
+            raise LibraError(f"A one-step head has no readout {readout!r}; take 'mean' or 'expectation'.")
 
 
 class SB3Counter:

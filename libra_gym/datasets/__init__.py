@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from libra_gym.datasets.base import CrowdDataset, Photo
+from libra_gym.datasets.base import CrowdDataset, Photo, readable
 from libra_gym.datasets.images import read_image
 from libra_gym.errors import LibraError
 
@@ -38,7 +38,8 @@ def open_dataset(name: str, root: Path | str | None = None) -> CrowdDataset:
         raise LibraError(f"The data set {name!r} needs the directory its photos are in.")
     if root is not None and name != "synthetic" and not Path(root).is_dir():
         raise LibraError(f"The directory {root} of the data set {name!r} does not exist.")
-    dataset: CrowdDataset = dataset_class(name)(None if root is None else Path(root))
+    with readable(root):
+        dataset: CrowdDataset = dataset_class(name)(None if root is None else Path(root))
     return dataset
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -65,7 +66,8 @@ class CrowdDataset(ABC):
                     f"The data set {self.name!r} has no split {part.split!r}; its splits are {', '.join(self.splits)}, "
                     "and several can be joined by '+'."
                 )
-            photos = self._photos(part.split)
+            with readable(part.split):
+                photos = self._photos(part.split)
             if not photos:
                 raise LibraError(
                     f"The split {part.split!r} of the data set {self.name!r} holds no photo; its directory should hold "
@@ -87,7 +89,8 @@ class CrowdDataset(ABC):
 
     def present(self) -> list[str]:
         """The splits of which there are photos on disk."""
-        return [split for split in self.splits if self._photos(split)]
+        with readable("the data set"):
+            return [split for split in self.splits if self._photos(split)]
 
     def unread(self) -> list[str]:
         """A sentence for each kind of thing in the directory that a user may think is read and is not."""
@@ -96,6 +99,15 @@ class CrowdDataset(ABC):
     def missing(self) -> list[str]:
         """A sentence for each photo that the release has and this copy has not, in the directories it has."""
         return []
+
+
+@contextmanager
+def readable(what: object) -> Iterator[None]:
+    """Say in a sentence that a directory of a data set cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise LibraError(f"{error.filename or what} cannot be read ({error.strerror}).") from None
 
 
 def held_out(names: Iterable[str], share: float = 0.1) -> set[str]:

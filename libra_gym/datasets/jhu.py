@@ -26,7 +26,7 @@ class JHUCrowd(ReleasedDataset):
         home = subdirectory(self.root, "jhu_crowd_v2.0", "jhu_crowd++", "jhu_crowd") or self.root
         folder = subdirectory(home, part, "val" if part == "validation" else part)
         images = subdirectory(folder, "images") if folder else None
-        return (images, images.parent / "gt") if images else None
+        return (images, subdirectory(images.parent, "gt") or images.parent / "gt") if images else None
 
     def _photos(self, split: str) -> list[Photo]:
         return list(self._listed[split].values())

@@ -86,7 +86,8 @@ def subdirectory(root: Path, *spellings: str) -> Path | None:
 
 def is_called(path: Path, *spellings: str) -> bool:
     """Whether a directory has one of these names, in the sense of :func:`subdirectory`."""
-    return _plain(path.resolve().name) in map(_plain, spellings)
+    names = {_plain(path.absolute().name), _plain(path.resolve().name)}  # of a link, and of what it leads to
+    return not names.isdisjoint(map(_plain, spellings))
 
 
 def _plain(name: str) -> str:

@@ -7,7 +7,7 @@ are integrated exactly over their edges in the photo, so that a head at a crop's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -112,11 +112,10 @@ def resized(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(pixels, size[::-1], interpolation=how), np.uint8)
 
 
-def full(size: Size, *, scale: float = 1.0, offset: tuple[int, int] = (0, 0), mirror: bool = False) -> View:
-    """The whole photo, scaled; an offset (x, y) leaves out first columns and rows and so shifts the grid of patches."""
+def full(size: Size, *, scale: float = 1.0, mirror: bool = False) -> View:
+    """The whole photo, scaled."""
     height, width = scaled_size(size, scale)
-    x, y = offset
-    return View(x, y, width - x, height - y, scale, mirror)
+    return View(0, 0, width, height, scale, mirror)
 
 
 def paper_crops(size: Size, seed: Seed = 0, *, scale: float = 1.0) -> list[View]:
@@ -147,16 +146,6 @@ def qnrf_crops(size: Size, seed: Seed = 0) -> list[View]:
     if crop == whole.size:
         return _with_mirrors([whole])
     return _with_mirrors(_random_crops(whole.size, crop, CROPS, whole.scale, seed))
-
-
-VIEWS: Final[dict[str, Callable[[Size, Seed], list[View]]]] = {
-    "full": lambda size, seed: [full(size)],
-    "mirror": lambda size, seed: _with_mirrors([full(size)]),
-    "paper": paper_crops,
-    "qnrf": lambda size, seed: [qnrf(size)],
-    "qnrf_crops": qnrf_crops,
-}
-"""Named rules for which views of a photo are used. A seed like ``(seed, index)`` gives each photo crops of its own."""
 
 
 def _random_crops(size: Size, crop: Size, number: int, scale: float, seed: Seed) -> list[View]:

@@ -45,6 +45,11 @@ Progress = Callable[[int, int], None]
 
 MOST_ENLARGED = 16.0
 """How many times as large as it is a photo may be looked at."""
+RESUME = (
+    "what is finished is kept, so mend it and run the same command again, or leave such photos out (`libra features "
+    "--skip-bad`)"
+)
+"""What to do about a photo that cannot be read."""
 PHOTOS_PER_SHARD = 16
 BATCH_PIXELS = 1 << 19
 """Views of one size go through the backbone together up to this many pixels; VGG16 needs about 0.6 kB for each."""
@@ -75,6 +80,7 @@ def build_features(
     skip_bad: bool = False,
     rebuild: bool = False,
     progress: Progress | None = None,
+    remedy: str = RESUME,
 ) -> Manifest:
     """Make the feature cache of a split (or of several joined by `+`) in the directory `out`, or finish it.
 
@@ -98,6 +104,7 @@ def build_features(
         skip_bad: leave out photos that cannot be read and record them, instead of stopping.
         rebuild: throw away what is in `out` and begin anew.
         progress: told after each photo.
+        remedy: what to tell a user to do about a photo that cannot be read, after a semicolon.
     """
     if not 0 < scale <= MOST_ENLARGED:
         raise LibraError(f"scale is {scale:g}, but it must be greater than 0 and at most {MOST_ENLARGED:g}.")
@@ -150,10 +157,7 @@ def build_features(
             work = _Shard(backbone, cells, kernel, dtype, precision)
             for loaded in islice(loader, PHOTOS_PER_SHARD):
                 if isinstance(loaded, Skipped) and not skip_bad:
-                    raise LibraError(
-                        f"{loaded.reason.rstrip('.')}; what is finished is kept, so mend it and run the same command "
-                        "again, or leave such photos out (`libra features --skip-bad`)"
-                    )
+                    raise LibraError(f"{loaded.reason.rstrip('.')}; {remedy}")
                 work.add(loaded)
                 done += 1
                 if progress is not None:

@@ -1,6 +1,9 @@
 """`libra evaluate` on the one-step head that a backbone was pre-trained with, alone or beside a scale."""
 
+import csv
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from pretrain_helpers import draw_split_crowds, libra, make_model, rows
@@ -91,3 +94,36 @@ def test_a_head_of_windows_cannot_be_read_patch_by_patch(data, tmp_path):
         "--train-from", "head", "--epochs", "1", "--set", "crop=64", "--device", "cpu", "--out", tmp_path / "run",
     )  # fmt: skip
     assert "windows of several patches" in libra("evaluate", tmp_path / "run", *data, status=2)
+
+
+def test_photos_are_evaluated_as_they_are_counted(model, data, tmp_path):
+    root = data[-1]
+    libra("evaluate", model, *data, "--csv", tmp_path / "evaluated.csv")
+    with (tmp_path / "evaluated.csv").open() as file:
+        evaluated = {Path(row["name"]).name: float(row["count"]) for row in csv.DictReader(file)}
+    photos = sorted(path for path in (root / "validation").iterdir() if path.suffix == ".png")
+    entries = json.loads(libra("count", *photos, "--model", model, "--json"))
+    counted = {Path(entry["file"]).name: entry["count"] for entry in entries}
+    assert counted == pytest.approx(evaluated, abs=0.006)  # both are rounded
+
+
+def test_what_cannot_be_read_is_said_before_any_photo_is_looked_at(model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr("libra_gym.features.build_features", None)
+    assert "no readout 'middle'" in libra("evaluate", model, *data, "--one-step", "--readout", "middle", status=2)
+    root = tmp_path / "photos"
+    shutil.copytree(data[-1], root)
+    lost = next((root / "validation").glob("*.csv"))
+    lost.unlink()
+    said = libra("evaluate", model, "--dataset", "folder", "--root", root, status=2)
+    assert "are missing" in said
+
+
+def test_a_damaged_photo_can_be_left_out_by_its_name(model, data, tmp_path):
+    root = tmp_path / "photos"
+    shutil.copytree(data[-1], root)
+    bad = next((root / "validation").glob("*.png"))
+    bad.write_bytes(bad.read_bytes()[:200])
+    said = " ".join(libra("evaluate", model, "--dataset", "folder", "--root", root, status=2).split())
+    assert "leave such photos out by their names" in said
+    assert "what is finished is kept" not in said
+    libra("evaluate", model, "--dataset", "folder", "--root", root, "--split", f"validation:-validation/{bad.name}")

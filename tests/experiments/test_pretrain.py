@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import cv2
 import pytest
 import torch
 from pretrain_helpers import draw_crowds, libra, pretraining_of, rows
@@ -158,6 +159,10 @@ def test_what_comes_out_goes_into_features_and_another_pretraining(root, whole, 
 def test_another_data_set_is_learnt_from_too_and_again_when_the_run_goes_on(root, whole, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(root, other)
+    copied = libra(*begin(root, tmp_path / "refused", "--also", f"folder:validation={other}"), status=2)
+    assert "which is the same photo" in " ".join(copied.split())
+    for path in other.glob("*.png"):  # photos of their own
+        assert cv2.imwrite(str(path), cv2.imread(str(path))[::-1])
     run = tmp_path / "run"
     libra(*begin(root, run, "--also", f"folder:validation={other}", "--epochs", "1"))
     libra("pretrain", "--resume", run, "--epochs", "2")

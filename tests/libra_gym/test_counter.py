@@ -80,6 +80,7 @@ def test_files_regions_and_sizes(counter, tmp_path):
     assert counter.count(path).count == counter.count(str(path)).count == counter.count(photo()).count
     part = counter.count(path, region=(32, 64, 96, 64))
     assert part.patch_map.shape == (2, 3)
+    assert (part.low, part.high, part.coverage) == (None, None, None)  # which are of whole photos
     assert part.count == counter.count(photo()[64:128, 32:128]).count
     assert counter.count(path, max_side=100).patch_map.shape == (3, 4)
 

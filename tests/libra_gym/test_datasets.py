@@ -423,3 +423,27 @@ def test_the_folders_of_splits_may_be_spelt_as_one_likes(tmp_path: Path) -> None
     dataset = open_dataset("folder", tmp_path)
     names = {split: [photo.name for photo in dataset.photos(split)] for split in ("train", "validation", "test")}
     assert names == {"train": ["Train/a.png"], "validation": ["VALIDATION/a.png"], "test": ["test/a.png"]}
+
+
+def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_photo(tmp_path / "train" / "a.png")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    for name in ("folder", "shanghaitech_a", "jhu"):
+        with pytest.raises(LibraError, match="cannot be read \\(Permission denied\\)"):
+            open_dataset(name, tmp_path)
+
+
+def test_a_part_may_be_a_link_and_gt_be_spelt_as_one_likes(tmp_path: Path) -> None:
+    store = tmp_path / "store" / "sht-a"
+    write_photo(store / "train_data" / "images" / "IMG_1.jpg")
+    write_mat(store / "train_data" / "ground-truth" / "GT_IMG_1.mat", DOTS, shanghaitech=True)
+    (tmp_path / "part_A").symlink_to(store)
+    assert len(open_dataset("shanghaitech_a", tmp_path / "part_A").photos("train")) == 1
+    write_photo(tmp_path / "test" / "images" / "0001.jpg")
+    (tmp_path / "test" / "GT").mkdir()
+    (tmp_path / "test" / "GT" / "0001.txt").write_text("3 4 5 5 1 0\n")
+    assert len(open_dataset("jhu", tmp_path).photos("test")[0].points()) == 1

@@ -313,6 +313,25 @@ class TestTraining:
         with pytest.raises(LibraError, match=said):
             settings(**changes).refuse_idle()
 
+    @pytest.mark.parametrize(
+        ("method", "changes"),
+        [
+            ("regression", {"count_loss": 2.0}),
+            ("bcnet", {"epsilon": 0.9}),
+            ("bcnet", {"reach": 1.0}),
+            ("bcnet", {"momentum": 0.1}),
+            ("bcnet", {"views": 1, "colours": 0.5}),
+            ("bcnet", {"scales": [0.5, 2.0], "views": 1}),
+            ("classification", {"learning_rate": 1.0}),
+            ("classification", {"warmup": 3.0}),
+        ],
+    )
+    def test_settings_that_were_given_for_nothing_are_refused(self, method, changes):
+        with pytest.raises(LibraError, match="would do nothing here"):
+            pretrain_settings(method, "default", changes)
+        used = {"optimizer": "sgd", "views": 3, "train_from": "conv5_1"}
+        pretrain_settings("weighing", "default", {**changes, **used})
+
     def test_the_backbone_waits_for_a_new_head(self, crowd):
         trainer = Pretrainer(settings(schedule="constant", warmup=0.5), vgg(), crowd, where="ram")
         for done, share in ((0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (2.0, 1.0)):

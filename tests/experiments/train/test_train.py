@@ -264,7 +264,7 @@ def test_photos_are_counted_straight_like_their_bank_and_only_with_the_models_ow
     backbone = write_backbone(weights)
     data = ("--dataset", "folder", "--root", photos)
     bank = tmp_path / "bank"
-    own = ("--backbone", BACKBONE, "--weights", weights, "--workers", 0, "--scale", scale)
+    own = ("--backbone", BACKBONE, "--weights", weights, "--workers", 0, "--scale", scale, "--dtype", "fp32")
     libra("features", *data, "--split", "train+validation+test", *own, "--out", bank)
     run = tmp_path / "run"
     libra(*begin(bank, run, epochs=1))
