@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -103,6 +104,9 @@ def train(run: RunDirectory, config: RunConfig, console: Console) -> Trained:
 @contextmanager
 def _matmul(precision: str) -> Iterator[None]:
     """Multiply matrices as exactly as this says, for a time: it is a setting of the whole process."""
+    if precision == "medium":  # else oneDNN keeps what it made for each size of batch: gigabytes, in a long run
+        for cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+            os.environ.setdefault(cache, "16")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:

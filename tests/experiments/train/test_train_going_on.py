@@ -327,6 +327,18 @@ def test_matrices_are_multiplied_as_exactly_as_asked_and_only_in_the_run(bank, t
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_products_of_many_sizes_are_not_kept_for_ever(bank, tmp_path, monkeypatch):
+    caches = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    for cache in caches:
+        monkeypatch.setenv(cache, "0")  # so that the test leaves none behind
+        monkeypatch.delenv(cache)
+    libra(*begin(bank, tmp_path / "run", "--matmul", "high", epochs=1))
+    assert not any(cache in os.environ for cache in caches)
+    monkeypatch.setenv(caches[0], "7")
+    libra(*begin(bank, tmp_path / "fast", "--matmul", "medium", epochs=1))
+    assert [os.environ[cache] for cache in caches] == ["7", "16"]  # what the user sets stays
+
+
 def test_the_demo_replaces_its_own_run_and_no_other(bank, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "out" / "run")
     with pytest.raises(LibraError, match="holds a run already"):
