@@ -88,7 +88,7 @@ class EvaluationCallback(BaseCallback):
         self.logger.record("rollout/epoch", epoch)
         for key, value in figures(evaluation).items():
             self.logger.record(f"validation/{key}", value)
-        improved = evaluation.mae < self.best_mae
+        improved = _has_learnt(self.model) and evaluation.mae < self.best_mae
         if improved:
             self.best_mae, self.best_epoch = evaluation.mae, epoch
         self.on_epoch(evaluation, improved)
@@ -117,6 +117,11 @@ def figures(score: Score) -> dict[str, float]:
     """The figures of a score that a curve can be drawn of."""
     plain = {key: float(value) for key, value in vars(score).items() if isinstance(value, int | float)}
     return plain | {f"game_{level}": value for level, value in enumerate(score.game) if level > 0}
+
+
+def _has_learnt(model: BaseAlgorithm) -> bool:
+    """Whether there was any update: a network as it was drawn counts by chance, be it ever so well."""
+    return not _on_scales(model) or model.started or model.learner is None or model.learner.updates > 0
 
 
 def _on_scales(model: BaseAlgorithm) -> TypeGuard[LibraDQN]:

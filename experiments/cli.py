@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
+import os
 import sys
 import warnings
 from functools import cache
@@ -102,6 +104,12 @@ def main() -> None:
     except LibraError as error:
         print(f"libra: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = "what is printed" if error.filename is None else repr(error.filename)
+        print(f"libra: {where} cannot be written ({error.strerror}); make room and try again.", file=sys.stderr)
+        os._exit(2)  # else Python would try to write what is left once more, and fail again
 
 
 if __name__ == "__main__":

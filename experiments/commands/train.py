@@ -115,6 +115,11 @@ def train(
         console.print(f"stopped after {trained.epochs} of {config.epochs} epochs; go on with:", highlight=False)
         console.print(run.resume_command, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(130)
+    if trained.best_epoch == 0:
+        raise LibraError(
+            f"{str(run.path)!r} has made no update, as fewer transitions were stored than learning_starts; go on with "
+            "`libra train --resume` and more --epochs, or start a new run with --set learning_starts=…"
+        )
     console.print(f"{run.path} is finished", highlight=False, soft_wrap=True, markup=False)
 
 

@@ -111,7 +111,9 @@ def open_counter(path: str | Path, which: str = "best") -> Counter:
             return SB3Counter(config, run.model_path(which, ".zip"))
         path = run.model_path(which)
         if not path.exists():
-            raise LibraError(f"{str(run.path)!r} has no {path.name} yet; it is written at the end of the first epoch.")
+            raise LibraError(
+                f"{str(run.path)!r} has no {path.name} yet; it is written at the end of the first epoch with an update."
+            )
     header = _header(path, HEAD_FORMAT)
     return Weigher.load(path) if header is None else HeadCounter(Head.load(path), header["about"])
 

@@ -142,7 +142,16 @@ def test_directories_that_are_no_runs_are_named_and_the_others_listed(tmp_path):
 def test_heads_imitators_and_agents_stand_in_one_table(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.runs.pictures.draw", lambda *_: {})
     make_bank().save(tmp_path / "bank.safetensors")
-    small = ("--set", "num_envs=16", "--set", "learning_starts=20", "--set", "policy_kwargs.network.hidden=[8]")
+    small = (
+        "--set",
+        "num_envs=16",
+        "--set",
+        "learning_starts=20",
+        "--set",
+        "update_every=10",
+        "--set",
+        "policy_kwargs.network.hidden=[8]",
+    )
     kinds = {"libra_dqn": small, "dagger": small, "head_classification": ()}
     for algo, changes in kinds.items():
         line = ["train", "--bank", str(tmp_path / "bank.safetensors"), "--algo", algo, "--epochs", "1", *changes]

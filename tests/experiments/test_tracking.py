@@ -14,7 +14,7 @@ from experiments.cli import app
 from experiments.tracking import EPOCH, CsvWriter
 from libra_gym import LibraError
 
-SMALL = ("num_envs=16", "learning_starts=50", "batch_size=16", "policy_kwargs.network.hidden=[16]")
+SMALL = ("num_envs=16", "learning_starts=50", "update_every=10", "batch_size=16", "policy_kwargs.network.hidden=[16]")
 
 
 def libra(*arguments):

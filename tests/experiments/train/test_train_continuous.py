@@ -98,5 +98,5 @@ def test_photos_are_counted_straight_like_their_bank(tmp_path):
     libra("evaluate", tmp_path / "run", "--bank", tmp_path / "bank", "--split", "test", "--json", tmp_path / "a.json")
     libra("evaluate", tmp_path / "run", *data, "--split", "test", "--weights", weights, "--json", tmp_path / "b.json")
     a, b = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "ab")
-    assert (a.pop("bank"), b.pop("bank")) == ("bank", "folder test")
+    assert (a.pop("bank"), b.pop("bank")) == ("bank test", "folder test")
     assert a == b

@@ -249,6 +249,11 @@ def test_the_callback_works_by_itself(tmp_path):
     train, validation = bank.split("train"), bank.split("validation")
     env = make_vec_env(num_envs=8, bank=train, split=None)
     agent = LibraDQN(env=env, policy_kwargs={"network": {"hidden": [8]}}, seed=0, device="cpu")
+    idle = EvaluationCallback(validation, best_path=tmp_path / "idle.safetensors")
+    agent.learn_epochs(1, idle)  # fewer transitions than learning_starts
+    assert (idle.epoch, idle.best_epoch) == (1, 0)
+    assert not (tmp_path / "idle.safetensors").exists()  # however well it counts by chance
+    agent = LibraDQN(env=env, policy_kwargs={"network": {"hidden": [8]}}, learning_starts=50, seed=0, device="cpu")
     callback = EvaluationCallback(validation, best_path=tmp_path / "best.safetensors")
     agent.learn_epochs(2, callback)
     assert callback.epoch == 2
