@@ -19,6 +19,8 @@ def draw(metrics: Sequence[str], lines: Sequence[Line]) -> bytes:
     """A PNG: curves where the rows are numbers, else bars. A figure that is missing is not drawn."""
     curve = all(_is_number(line.row) for line in lines)
     compared = any(cell.paper is not None for line in lines for cell in line.cells)
+    judged = {line.judged for line in lines if line.judged}
+    legend = {"paper": "paper, on the test set", "ours": f"ours, on {judged.pop()}" if len(judged) == 1 else "ours"}
     height = 3.2 if curve else 1.2 + 0.45 * len(lines)
     picture = Picture(figsize=(1.5 + 3.4 * len(metrics), height), layout="constrained")
     panels = picture.subplots(1, len(metrics), squeeze=False, sharey=not curve)[0]
@@ -30,9 +32,9 @@ def draw(metrics: Sequence[str], lines: Sequence[Line]) -> bytes:
             if name == "paper" and not compared:
                 continue
             if curve:
-                _curve(panel, lines, figures, name, colour)
+                _curve(panel, lines, figures, legend[name], colour)
             else:
-                _bars(panel, figures, name, colour, {"paper": -0.2, "ours": 0.2}[name] if compared else 0.0)
+                _bars(panel, figures, legend[name], colour, {"paper": -0.2, "ours": 0.2}[name] if compared else 0.0)
         panel.set_title(metric)
         panel.spines[["top", "right"]].set_visible(False)
     if not curve:

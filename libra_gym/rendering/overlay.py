@@ -75,7 +75,7 @@ def course_figure(times: Sequence[float], counts: Sequence[float], title: str) -
     ax = figure.subplots()
     colour = tuple(part / 255 for part in UP)
     ax.plot(times, counts, color=colour, marker="o", markersize=3)
-    ax.set(xlabel="seconds", ylabel="people", ylim=(0, None))
+    ax.set(xlabel="seconds", ylabel="people", ylim=(0, 1.05 * max(*counts, 1.0)))  # the highest point whole
     ax.set_title(written(shortened(title, 9 * _LETTERS)), fontsize=13, fontfamily=families(title))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", alpha=0.3)
