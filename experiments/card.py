@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from libra_gym import __version__
 from libra_gym.counter import Counter
 from libra_gym.errors import LibraError
 from libra_gym.metrics import Score
+from libra_gym.models import MODELS, RELEASED, find_model
 
 LIMITS = (
     "A count is an estimate. The interval was measured on photos like those of the training set; other kinds of photo, "
@@ -20,15 +22,18 @@ LIMITS = (
 _HEADING = re.compile(r"^#+\s*(.+?)\s*#*\s*$", re.MULTILINE)
 
 
-def make_card(config: RunConfig, score: Score, notes: dict[str, str]) -> dict[str, Any]:
+def make_card(config: RunConfig, score: Score, notes: dict[str, str], weights: str) -> dict[str, Any]:
     """The card as plain JSON types: `data`, `recipe`, `validation`, `limits`, `licence`, and `notes` of other headings.
 
     Args:
         config: the run that trained the scale.
         score: its figures on the validation photos.
         notes: what the releaser says, by heading in lower case; `read_notes` gives it.
+        weights: the backbone's file, or its name.
     """
+    began = _beginnings(weights, config.init)
     data = {
+        "began with": list(began) or None,
         "dataset": config.about.get("dataset", config.about["bank"]),
         "trained on": config.train_split,
         "and on the banks": config.about.get("also"),
@@ -44,14 +49,16 @@ def make_card(config: RunConfig, score: Score, notes: dict[str, str]) -> dict[st
         "epochs": config.epochs,
         "settings": config.settings,
     }
-    return _card(data, recipe, score, notes)
+    return _card(data, recipe, score, notes, began)
 
 
 def make_weighing_card(
     config: PretrainConfig, about: dict[str, Any], score: Score, notes: dict[str, str]
 ) -> dict[str, Any]:
     """The same of a model whose backbone and scale learnt together; `about` is what its scale knows of itself."""
+    began = _beginnings(config.init, config.weights)
     data = {
+        "began with": list(began) or None,
         "dataset": config.dataset,
         "trained on": config.train_split,
         "and on": about.get("data", {}).get("also"),
@@ -66,17 +73,29 @@ def make_weighing_card(
         "seed": config.seed,
         "settings": config.settings,
     }
-    return _card(data, recipe, score, notes)
+    return _card(data, recipe, score, notes, began)
 
 
-def _card(data: dict[str, Any], recipe: dict[str, Any], score: Score, notes: dict[str, str]) -> dict[str, Any]:
+def _beginnings(*sources: str | None) -> dict[str, str]:
+    """Those of the released models that a model began with, and what their cards say of the licence."""
+    files = {str((MODELS / f"{name}.safetensors").absolute()): name for name in RELEASED}
+    names = [files.get(source, source) for source in sources if source is not None]
+    return {
+        name: Counter.load(find_model(name)).card.get("licence", "not stated") for name in names if name in RELEASED
+    }
+
+
+def _card(
+    data: dict[str, Any], recipe: dict[str, Any], score: Score, notes: dict[str, str], began: Mapping[str, str]
+) -> dict[str, Any]:
+    inherited = " ".join(f"It began with {name!r}, whose card says: {licence}" for name, licence in began.items())
     figures = {key: value for key, value in score.to_dict().items() if key not in ("records", "bank", "by_crowd")}
     return {
         "data": data,
         "recipe": {**recipe, "libra-gym": __version__},
         "validation": figures,
         "limits": notes.get("limits", LIMITS),
-        "licence": notes.get("licence", "not stated"),
+        "licence": notes.get("licence") or " ".join(filter(None, ("not stated.", inherited))),
         "notes": {heading: text for heading, text in notes.items() if heading not in ("limits", "licence")},
     }
 

@@ -137,7 +137,7 @@ def _joined(run: Path, which: str, weights: str, bank: str | None, notes: dict[s
         )
     backbone = model_backbone(weigher.about, weights)
     score = evaluate_bank(weigher, _validation(config, bank))
-    return _Made(backbone, weigher, _head(weights), score, make_card(config, score, notes))
+    return _Made(backbone, weigher, _head(weights), score, make_card(config, score, notes, weights))
 
 
 def _learnt_whole(run: Path) -> bool:
