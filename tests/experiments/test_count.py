@@ -258,7 +258,8 @@ def run(folder, backbone, tmp_path_factory):
     root = tmp_path_factory.mktemp("run")
     save_file({key: value.contiguous() for key, value in backbone.state_dict().items()}, root / "weights.safetensors")
     build_features(open_dataset("folder", folder), "all", backbone, root / "bank", workers=0)
-    changes = {"policy_kwargs": {"network": {"hidden": [16]}}}
+    learning = {"learning_starts": 1, "update_every": 4, "batch_size": 1}  # of a few patches
+    changes = {"policy_kwargs": {"network": {"hidden": [16]}}, **learning}
     splits = {"train_split": "all:1/6", "validation_split": "all:-1/6"}
     config = plan(str(root / "bank"), changes=changes, epochs=1, device="cpu", **splits)
     directory = RunDirectory(root / "run")
