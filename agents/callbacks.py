@@ -88,7 +88,7 @@ class EvaluationCallback(BaseCallback):
         self.logger.record("rollout/epoch", epoch)
         for key, value in figures(evaluation).items():
             self.logger.record(f"validation/{key}", value)
-        improved = _has_learnt(self.model) and evaluation.mae < self.best_mae
+        improved = has_learnt(self.model) and evaluation.mae < self.best_mae
         if improved:
             self.best_mae, self.best_epoch = evaluation.mae, epoch
         self.on_epoch(evaluation, improved)
@@ -119,7 +119,7 @@ def figures(score: Score) -> dict[str, float]:
     return plain | {f"game_{level}": value for level, value in enumerate(score.game) if level > 0}
 
 
-def _has_learnt(model: BaseAlgorithm) -> bool:
+def has_learnt(model: BaseAlgorithm) -> bool:
     """Whether there was any update: a network as it was drawn counts by chance, be it ever so well."""
     return not _on_scales(model) or model.started or model.learner is None or model.learner.updates > 0
 

@@ -115,7 +115,7 @@ def train(
         console.print(f"stopped after {trained.epochs} of {config.epochs} epochs; go on with:", highlight=False)
         console.print(run.resume_command, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(130)
-    if trained.best_epoch == 0:
+    if not trained.learnt:
         raise LibraError(
             f"{str(run.path)!r} has made no update, as fewer transitions were stored than learning_starts; go on with "
             "`libra train --resume` and more --epochs, or start a new run with --set learning_starts=…"

@@ -20,7 +20,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Figure, Logger
 
 from agents import make_vec_env
-from agents.callbacks import STEPS_PER_PATCH, EvaluationCallback, figures
+from agents.callbacks import STEPS_PER_PATCH, EvaluationCallback, figures, has_learnt
 from agents.heads import HeadSettings, HeadTrainer
 from agents.libra_dqn import Learner, LibraDQN
 from agents.registry import with_references
@@ -52,6 +52,8 @@ class Trained:
     best_mae: float
     finished: bool
     """False where it was interrupted."""
+    learnt: bool = True
+    """False where the network had no update at all."""
 
 
 class Interrupt:
@@ -268,7 +270,7 @@ def _train_agent(
     finished = callback.epoch >= config.epochs
     if not finished:
         callback.save_checkpoint()
-    return Trained(callback.epoch, callback.best_epoch, callback.best_mae, finished)
+    return Trained(callback.epoch, callback.best_epoch, callback.best_mae, finished, has_learnt(model))
 
 
 def _build(run: RunDirectory, config: RunConfig, training: FeatureBank, checkpoint: Checkpoint | None) -> BaseAlgorithm:

@@ -1,6 +1,7 @@
 """The card of a released model."""
 
 import pytest
+from banks import make_bank
 from pretrain_helpers import draw_split_crowds, libra
 
 from experiments.card import read_notes
@@ -29,3 +30,12 @@ def test_a_card_names_the_released_model_that_it_began_with(tmp_path):
     assert card["data"]["began with"] == ["dense"]
     assert card["licence"].startswith("not stated. It began with 'dense', whose card says:")
     assert "ShanghaiTech" in card["licence"]
+
+
+def test_a_run_that_has_learnt_nothing_says_so_and_is_not_released(tmp_path):
+    make_bank().save(tmp_path / "bank.safetensors")
+    begun = ("train", "--bank", tmp_path / "bank.safetensors", "--epochs", 1, "--out", tmp_path / "run")
+    assert "has made no update" in libra(*begun, status=2)
+    assert "first epoch with an update" in libra(
+        "release", tmp_path / "run", "--weights", "dense", "--out", tmp_path / "model.safetensors", status=2
+    )
