@@ -119,14 +119,24 @@ def card_markdown(counter: Counter) -> str:
     card = counter.card
     parts = ["# Model card"]
     for title in ("data", "recipe", "validation"):
-        rows = [f"- {key}: {_plain(value)}" for key, value in card.get(title, {}).items() if value is not None]
-        parts += [f"## {title.capitalize()}", "\n".join(rows)]
+        parts += [f"## {title.capitalize()}", "\n".join(_rows(card.get(title, {})))]
     if counter.uncertainty is not None:
         parts += ["## Interval", f"{counter.uncertainty}."]
     sections = {title: card[title] for title in ("limits", "licence") if title in card}
     for title, text in {**card.get("notes", {}), **sections}.items():
         parts += [f"## {title.capitalize()}", text]
     return "\n\n".join(parts) + "\n"
+
+
+def _rows(figures: Mapping[str, Any], indent: str = "") -> list[str]:
+    """A line for each figure that is known; those within others are indented below them."""
+    lines = []
+    for key, value in figures.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}- {key}:", *_rows(value, f"{indent}    ")]
+        elif value is not None:
+            lines.append(f"{indent}- {key}: {_plain(value)}")
+    return lines
 
 
 def _plain(value: Any) -> str:

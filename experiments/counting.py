@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Entry = dict[str, Any]
-"""`file`, `count`, `low`, `high`, `seconds`, for a frame also `frame` and `time`, for a photo that is far larger than
-the model knows them also `hint`; or `file` and `error`."""
+"""`file`, `count`, `low`, `high`, `seconds`, for a frame also `frame` and `time`, for a photo unlike those that the
+model learnt from also `hint`; or `file` and `error`."""
 _DPI = 110
-_MUCH_LARGER = 2.0
-"""So many times as long as the longest side that a model has learnt from."""
 
 
 def find_files(asked: Iterable[str]) -> list[Path]:
@@ -125,6 +123,8 @@ class Session:
             if os.path.isdir(path):
                 _check_readable(path)
                 raise LibraError("There is neither a photo nor a video in this folder.")
+            if glob.has_magic(str(path)) and not os.path.lexists(path):
+                raise LibraError("No file has a name of this pattern.")
             if path.suffix.lower() in VIDEO_SUFFIXES:
                 self._video(path, bar)
             else:
@@ -138,11 +138,11 @@ class Session:
     def _photo(self, path: Path) -> None:
         start = time.perf_counter()
         counted, pixels, shrunk = self._count(path)
-        self.entries.append(_entry(path, counted, time.perf_counter() - start) | self._hint(pixels))
+        self.entries.append(_entry(path, counted, time.perf_counter() - start))
         if self.overlay is not None:  # the count is kept, whatever becomes of the picture
             seen, scale = self.counter.look(pixels), shrunk * self.counter.scale_of(pixels)
-            title = _title(path, self.entries[-1], counted.coverage)
-            self._save(overlay_figure(seen, counted.patch_map, title, scale), path)
+            note = "" if counted.hint is None else f"no interval: {counted.hint.fact}"
+            self._save(overlay_figure(seen, counted.patch_map, _title(path, counted), scale, note), path)
 
     def _video(self, path: Path, bar: Progress) -> None:
         video = Video(path)
@@ -151,8 +151,8 @@ class Session:
         try:
             for frame in video.frames(self.every):
                 start = time.perf_counter()
-                counted, pixels, _ = self._count(frame.pixels)
-                entry = _entry(path, counted, time.perf_counter() - start) | self._hint(pixels)
+                counted, _, _ = self._count(frame.pixels)
+                entry = _entry(path, counted, time.perf_counter() - start)
                 frames.append({**entry, "frame": frame.number, "time": round(frame.time, 3)})
                 bar.advance(task)
         finally:  # what was counted before Ctrl-C or a damaged frame is kept
@@ -166,19 +166,10 @@ class Session:
         whole = view(photo, self.region, None)
         pixels = whole if self.max_side is None else limit_side(whole, self.max_side)
         counted = self.counter.count(pixels)
-        if self.region is not None or not isinstance(photo, Path):  # the interval is of whole photos
-            counted = replace(counted, low=None, high=None, coverage=None)
+        if self.region is not None or not isinstance(photo, Path):  # intervals and most hints are of whole photos
+            hint = self.counter.kind.too_large((pixels.shape[0], pixels.shape[1]))
+            counted = replace(counted, low=None, high=None, coverage=None, hint=hint)
         return counted, pixels, pixels.shape[1] / whole.shape[1]
-
-    def _hint(self, pixels: Pixels) -> Entry:
-        """What to try with a photo that is far larger than those that the model learnt from."""
-        side, known = max(pixels.shape[:2]), self.counter.longest_side
-        if known is None or side <= _MUCH_LARGER * known:
-            return {}
-        return {
-            "hint": f"its longer side has {side:,} pixels, and no photo that the model learnt from had more than "
-            f"{known:,}. Heads that are too large for it are missed or counted twice: compare `--max-side {known}`."
-        }
 
     # ------------------------------------------------------------------------------------------------------- pictures
 
@@ -221,17 +212,19 @@ def _place(path: Path) -> str:
 
 def _entry(path: Path, counted: Counted, seconds: float) -> Entry:
     low, high = (None if end is None else round(end, 2) for end in (counted.low, counted.high))
-    return {
+    entry = {
         "file": str(path),
         "count": round(counted.count, 2),
         "low": low,
         "high": high,
         "seconds": round(seconds, 3),
     }
+    return entry if counted.hint is None else {**entry, "hint": str(counted.hint)}
 
 
-def _title(path: Path, entry: Entry, coverage: float | None) -> str:
-    title = f"{entry['count']:,.0f} people"
-    if entry["low"] is not None:
-        title += f" ({coverage:.0%} interval {entry['low']:,.0f} to {entry['high']:,.0f})"
+def _title(path: Path, counted: Counted) -> str:
+    number = f"{counted.count:,.0f}"
+    title = f"{number} {'person' if number == '1' else 'people'}"
+    if counted.low is not None:
+        title += f" ({counted.coverage:.0%} interval {counted.low:,.0f} to {counted.high:,.0f})"
     return f"{title}\n{path.name}"

@@ -26,6 +26,7 @@ from libra_gym.datasets.views import natural_scale, resized, scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.storage import write_whole
+from libra_gym.kind import Hint, Kind
 from libra_gym.models import find_model
 from libra_gym.photos import Pixels, Region, crop, limit_side, read_photo
 from libra_gym.tiling import UNTILED_SIDE, tiled_features
@@ -54,6 +55,9 @@ class Counted:
     patch_map: npt.NDArray[np.float32]
     """People in each 32×32 patch of what was counted, `(rows, cols)`; see `Counter.look`."""
     seconds: float
+    hint: Hint | None = None
+    """In what the photo is unlike those that the model learnt from, and what to do about it; it then has no interval.
+    None also where that is unknown."""
 
 
 class Counter:
@@ -92,17 +96,20 @@ class Counter:
         Args:
             photo: a file, or RGB pixels `uint8 (height, width, 3)`.
             region: left, top, width and height of the part to count, in pixels; the rest is cut off first. Its count
-                has no interval: those are of whole photos.
+                has no interval: those are of whole photos, and of photos like those that the model learnt from.
             max_side: make what is counted smaller if its longer side has more pixels, before it gets the model's own
                 scale. By default there is no limit.
         """
         start = time.perf_counter()
-        people = self._weigh(self.look(view(photo, region, max_side)))
+        pixels = view(photo, region, max_side)
+        people = self._weigh(self.look(pixels))
         total = float(people.sum(dtype=np.float64))
-        known = self.uncertainty if region is None else None
+        size = (pixels.shape[0], pixels.shape[1])
+        hint = self.kind.unlike(size, total) if region is None else self.kind.too_large(size)
+        known = self.uncertainty if region is None and hint is None else None
         low, high = (None, None) if known is None else known.interval(total)
         coverage = None if known is None else known.coverage
-        return Counted(total, low, high, coverage, people, time.perf_counter() - start)
+        return Counted(total, low, high, coverage, people, time.perf_counter() - start, hint)
 
     @property
     def scale(self) -> float:
@@ -110,10 +117,9 @@ class Counter:
         return float(self.weigher.about.get("scale", 1.0))
 
     @property
-    def longest_side(self) -> int | None:
-        """Of the photos that the model learnt from, in pixels, before they got its scale; None if that is unknown."""
-        side = self.weigher.about.get("longest_side")
-        return None if side is None else int(side)
+    def kind(self) -> Kind:
+        """How large the photos that the model learnt from were, before they got its scale, and how full."""
+        return Kind.read(self.weigher.about)
 
     def scale_of(self, pixels: Pixels) -> float:
         """The same for one photo: where the photos that the model learnt from were limited in size, so is this one."""

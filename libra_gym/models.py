@@ -22,6 +22,8 @@ def find_model(model: str | Path) -> Path:
                 "MODEL`, and give the file as the model (docs/counting.md)."
             )
         return path
+    if not str(model).strip():
+        raise LibraError(f"The model is named {str(model)!r}; give a file, or one of: {', '.join(RELEASED)}.")
     if Path(model).is_dir():
         raise LibraError(f"{str(model)!r} is a directory; give a model file, as `libra release` makes of a run.")
     if not Path(model).is_file():

@@ -70,8 +70,8 @@ def crop(pixels: Pixels, region: Region) -> Pixels:
     left, top, width, height = check_region(region)
     if left + width > pixels.shape[1] or top + height > pixels.shape[0]:
         raise LibraError(
-            f"The region {_text(region)} reaches beyond the photo, which is {pixels.shape[1]} pixels wide and "
-            f"{pixels.shape[0]} high."
+            f"The region {_text(region)} reaches beyond the photo, which has {pixels.shape[1]} × {pixels.shape[0]} "
+            "pixels (width × height)."
         )
     return pixels[top : top + height, left : left + width]
 

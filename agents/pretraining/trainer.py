@@ -38,6 +38,7 @@ from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
 from libra_gym.features.grids import HALF, has_grids
 from libra_gym.features.storage import write_whole
+from libra_gym.kind import Kind
 from libra_gym.metrics import Score, score
 from libra_gym.quantizer import Quantizer
 from libra_gym.workers import leave_signals
@@ -364,7 +365,7 @@ class Pretrainer:
             "kernel": self.settings.kernel,
             "scale": self.settings.scale,
             "dataset": self.validation[0].dataset,
-            "longest_side": max(max(scene.whole(1.0).size) for scene in self.training),
+            **Kind.of((scene.whole(1.0).size, len(scene.points)) for scene in self.training).to_dict(),
             "preprocessing": PREPROCESSING,
             **about,
         }

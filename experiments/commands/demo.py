@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,9 @@ ROWS = 16
 def demo(
     out: Annotated[Path, typer.Option(help="Where pictures and the trained model go.")] = Path("demo-out"),
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the training.")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of the training; the recipe's if not given.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of the training; the recipe's if not given.")
+    ] = None,
 ) -> None:
     """Train LibraNet on the synthetic crowds that ship with the package, count unseen ones, and draw a weighing."""
     console = Console()
@@ -48,7 +51,7 @@ def demo(
     console.print("\n[bold]2. Counting[/bold] the test scenes")
     weigher = Weigher.load(run.model_path("best"))
     bank = load_bank("demo", "test").with_quantizer(weigher.quantizer or load_bank("demo").quantizer)
-    result = weigher.evaluate(bank)
+    result = replace(weigher.evaluate(bank), bank="demo test")
     console.print(_counts(result))
     console.print(result.table())
 
@@ -68,7 +71,6 @@ def _counts(result: Evaluation) -> Table:
     for column in ("there are", "counted", "error"):
         table.add_column(column, justify="right")
     for record in result.records[:ROWS]:
-        table.add_row(
-            record.name, f"{record.people:.0f}", f"{record.count:.0f}", f"{record.count - record.people:+.0f}"
-        )
+        error = round(record.count - record.people)
+        table.add_row(record.name, f"{record.people:.0f}", f"{record.count:.0f}", f"{error:+d}" if error else "0")
     return table

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.commands.sources import check_place, refuse_idle
 from libra_gym.bank import FeatureBank
@@ -166,19 +170,42 @@ def evaluate_photos(
         photo.points()  # a file of dots that cannot be read should not end a long count
     with TemporaryDirectory(ignore_cleanup_errors=True) as cache:  # Windows removes no file that a bank is mapped from
         about = counter.about
-        build_features(
-            photos,
-            split,
-            backbone,
-            cache,
-            kernel=model_kernel(about),
-            scale=model_scale(about),
-            dtype=torch.float32,
-            workers=0,
-            remedy="mend it, or leave such photos out by their names, as in --split test:-IMG_8",
-        )
+        with _photos_bar() as bar, _temporary(cache):
+            task = bar.add_task("photos", total=None)
+            build_features(
+                photos,
+                split,
+                backbone,
+                cache,
+                kernel=model_kernel(about),
+                scale=model_scale(about),
+                dtype=torch.float32,
+                workers=0,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                remedy="mend it, or leave such photos out by their names, as in --split test:-IMG_8",
+            )
         bank = replace(open_features(cache), name=f"{dataset} {split}")
         return counter.evaluate(bank, readout)
+
+
+def _photos_bar() -> Progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def _temporary(directory: str) -> Iterator[None]:
+    """Tell of a full disk of temporary files what it takes to mend."""
+    try:
+        yield
+    except LibraError as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise LibraError(
+            f"There is no room for temporary files in {str(Path(directory).parent)!r}; make room there, or name "
+            "another directory in the environment variable TMPDIR."
+        ) from None
 
 
 def model_scale(about: dict[str, Any]) -> float:

@@ -23,6 +23,7 @@ from libra_gym.counts import DEFAULT_KERNEL, KERNELS
 from libra_gym.datasets import DATASETS, open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.features import Manifest, build_features, open_features, verify_features
+from libra_gym.features.build import PHOTOS_PER_SHARD
 from libra_gym.workers import default_workers
 
 app = typer.Typer(
@@ -101,25 +102,35 @@ def features(
         if scale != 1.0:
             console.print(f"photos are looked at {scale:g} times as large as they are, as {weights} learnt")
     start = time.perf_counter()
-    with _progress() as bar:
-        task = bar.add_task("photos", total=None)
-        manifest = build_features(
-            photos,
-            split,
-            eye,
-            out,
-            kernel=KERNELS[kernel],
-            crops=crops.value,
-            mirror=mirror,
-            grids=grids,
-            scale=scale,
-            dtype=torch.float16 if dtype is Storage.fp16 else torch.float32,
-            precision=torch.bfloat16 if precision is Precision.bf16 else torch.float32,
-            workers=workers,
-            skip_bad=skip_bad,
-            rebuild=rebuild,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    try:
+        with _progress() as bar:
+            task = bar.add_task("photos", total=None)
+
+            def tell(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
+                if not console.is_terminal and done % PHOTOS_PER_SHARD == 0:  # a file shows no bar
+                    console.print(f"{done} of {total} photos")
+
+            manifest = build_features(
+                photos,
+                split,
+                eye,
+                out,
+                kernel=KERNELS[kernel],
+                crops=crops.value,
+                mirror=mirror,
+                grids=grids,
+                scale=scale,
+                dtype=torch.float16 if dtype is Storage.fp16 else torch.float32,
+                precision=torch.bfloat16 if precision is Precision.bf16 else torch.float32,
+                workers=workers,
+                skip_bad=skip_bad,
+                rebuild=rebuild,
+                progress=tell,
+            )
+    except KeyboardInterrupt:
+        console.print(f"stopped; the same command goes on with {out}", soft_wrap=True, markup=False)
+        raise typer.Exit(130) from None
     _report(open_features(out), manifest)
     console.print(f"{out} is ready ({time.perf_counter() - start:.0f} s)", soft_wrap=True, markup=False)
 
@@ -142,9 +153,8 @@ def _report(bank: FeatureBank, manifest: Manifest) -> None:
     table.add_row("people", f"{bank.people.sum().item():,.0f}")
     table.add_row("patches with nobody", f"{(bank.intervals == 0).double().mean().item():.1%}")
     table.add_row("highest interval", f"{int(bank.intervals.max())}")
-    table.add_row(
-        "size", f"{sum(shard.bytes for shard in manifest.shards) / 1e6:,.1f} MB, {len(manifest.shards)} shards"
-    )
+    size, files = sum(shard.bytes for shard in manifest.shards) / 1e6, len(manifest.shards)
+    table.add_row("size", f"{size:,.1f} MB, {files} {'shard' if files == 1 else 'shards'}")
     for photo in manifest.skipped:
         table.add_row("left out", photo.reason)
     console.print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -68,6 +69,9 @@ def release(
     from libra_gym.uncertainty import Uncertainty, fewest
 
     console = Console()
+    directory = RunDirectory(run)
+    if not directory.config_path.is_file():
+        raise LibraError(f"{str(run)!r} is no directory of a run: there is no {directory.config_path.name} in it.")
     if out.resolve().parent == run.resolve():
         raise LibraError(f"{str(out)!r} is among the files of the run itself; give another --out.")
     check_place(out)
@@ -84,7 +88,7 @@ def release(
         if weights is not None or bank is not None:
             raise LibraError(f"The models of {str(run)!r} have their backbone in them; leave out --weights and --bank.")
         made = _whole(run, which, notes)
-    elif is_pretraining(RunDirectory(run).config_path):
+    elif is_pretraining(directory.config_path):
         raise LibraError(
             f"{str(run)!r} has made a backbone, which counts nothing by itself; make a bank of its features (`libra "
             f"features --weights {run / 'best.safetensors'}`), train a scale on it (`libra train`), and release "
@@ -136,7 +140,8 @@ def _joined(run: Path, which: str, weights: str, bank: str | None, notes: dict[s
             f"{str(run)!r} is a run of {config.algo!r}; only models of libra_dqn, bc and dagger can be released."
         )
     backbone = model_backbone(weigher.about, weights)
-    score = evaluate_bank(weigher, _validation(config, bank))
+    images = _validation(config, bank)
+    score = replace(evaluate_bank(weigher, images), bank=f"{images.name} {config.validation_split}")
     return _Made(backbone, weigher, _head(weights), score, make_card(config, score, notes, weights))
 
 

@@ -166,7 +166,9 @@ def _in_patches(region: str, image: BankImage, scale: float) -> tuple[int, int, 
     x, y, width, height = _whole_numbers(region, 4, "--region", "x,y,width,height in pixels")
     tall, wide = round(image.size[0] / scale), round(image.size[1] / scale)
     if x < 0 or y < 0 or width < 1 or height < 1 or x + width > wide or y + height > tall:
-        raise LibraError(f"--region {region} does not lie in the photo, which is {wide} pixels wide and {tall} high.")
+        raise LibraError(
+            f"--region {region} does not lie in the photo, which has {wide} × {tall} pixels (width × height)."
+        )
     top, left = min(int(y * scale) // PATCH, image.rows - 1), min(int(x * scale) // PATCH, image.cols - 1)
     rows = min(math.ceil((y + height) * scale / PATCH), image.rows) - top
     cols = min(math.ceil((x + width) * scale / PATCH), image.cols) - left

@@ -109,6 +109,11 @@ def comparison_figure(groups: Sequence[RunGroup]) -> Figure:
     worst = max(run.mae for group in groups for run in group.runs)
     left.set_ylim(bottom=0, top=SHOWN * worst)
     left.set_ylabel("validation MAE")
+    above = sum(point.mae > SHOWN * worst for group in groups for run in group.runs for point in run.curve)
+    if above:
+        figure.suptitle(
+            f"{above} {'epoch' if above == 1 else 'epochs'} above {SHOWN * worst:.3g} not shown", fontsize=9
+        )
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 

@@ -32,6 +32,8 @@ class PaperTable:
     metrics: tuple[str, ...]
     rows: dict[str, dict[str, tuple[Figure, ...]]]
     """Method → where → a figure per metric."""
+    along: str = ""
+    """What the rows are, where they are numbers."""
 
     def figures(self, row: str, where: str) -> tuple[Figure, ...] | None:
         """What the paper prints there, if anything."""
@@ -50,7 +52,7 @@ def _table(content: dict[str, Any]) -> PaperTable:
         row: {where: tuple(map(_figure, figures)) for where, figures in places.items()}
         for row, places in content["rows"].items()
     }
-    return PaperTable(content["title"], content["label"], tuple(content["metrics"]), rows)
+    return PaperTable(content["title"], content["label"], tuple(content["metrics"]), rows, content.get("along", ""))
 
 
 def _figure(printed: float | dict[str, float]) -> Figure:

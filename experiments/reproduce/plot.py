@@ -15,8 +15,8 @@ from experiments.reproduce.results import Line
 PAPER, OURS = "#8a94a3", "#1f6fb4"
 
 
-def draw(metrics: Sequence[str], lines: Sequence[Line]) -> bytes:
-    """A PNG: curves where the rows are numbers, else bars. A figure that is missing is not drawn."""
+def draw(metrics: Sequence[str], lines: Sequence[Line], along: str = "") -> bytes:
+    """A PNG: curves where the rows are numbers of what `along` says, else bars. A missing figure is not drawn."""
     curve = all(_is_number(line.row) for line in lines)
     compared = any(cell.paper is not None for line in lines for cell in line.cells)
     judged = {line.judged for line in lines if line.judged}
@@ -36,6 +36,8 @@ def draw(metrics: Sequence[str], lines: Sequence[Line]) -> bytes:
             else:
                 _bars(panel, figures, legend[name], colour, {"paper": -0.2, "ours": 0.2}[name] if compared else 0.0)
         panel.set_title(metric)
+        if curve:
+            panel.set_xlabel(along)
         panel.spines[["top", "right"]].set_visible(False)
     if not curve:
         panels[0].set_yticks(range(len(lines)), [_label(line, lines) for line in lines])

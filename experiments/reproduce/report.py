@@ -156,7 +156,7 @@ class Report:
     def _plot(self) -> str:
         from experiments.reproduce.plot import draw
 
-        return base64.b64encode(draw(self.table.metrics, self.lines)).decode()
+        return base64.b64encode(draw(self.table.metrics, self.lines, self.table.along)).decode()
 
 
 def _both(figure: Figure | None) -> tuple[float | None, float | None]:

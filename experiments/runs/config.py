@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from agents.registry import Algorithm, find_algorithm
 from libra_gym.bank import FeatureBank
 from libra_gym.banks import bank_names, load_bank
 from libra_gym.errors import LibraError
+from libra_gym.kind import Kind
 from libra_gym.models import RELEASED
 from libra_gym.network import NetworkSettings
 from libra_gym.quantizer import Quantizer
@@ -307,8 +309,9 @@ def _task(training: FeatureBank, num_envs: int, env: dict[str, Any]) -> dict[str
 
 def _about(bank: FeatureBank, more: Sequence[FeatureBank]) -> dict[str, Any]:
     """Where the bank's features come from, as far as it knows."""
-    known = ("dataset", "backbone", "weights", "kernel", "scale", "longest_side")
+    known = ("dataset", "backbone", "weights", "kernel", "scale")
     about: dict[str, Any] = {key: bank.meta[key] for key in known if key in bank.meta}
+    about |= reduce(Kind.join, [Kind.read(each.meta) for each in (bank, *more)]).to_dict()
     if "backbone" in about:
         from libra_gym.features.build import PREPROCESSING
 

@@ -6,7 +6,6 @@ the backbone.
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -36,8 +35,6 @@ from libra_gym.features.storage import locked, remove_leftovers, sha256, write_w
 from libra_gym.splits import is_training, may_train
 from libra_gym.tiling import UNTILED_PIXELS, reach, whole_features
 from libra_gym.workers import leave_signals
-
-logger = logging.getLogger(__name__)
 
 Crops = Literal["none", "paper"]
 Progress = Callable[[int, int], None]
@@ -165,7 +162,6 @@ def build_features(
             shard = work.write(out, len(manifest.shards))
             manifest = replace(manifest, shards=(*manifest.shards, shard))
             manifest.save(out)
-            logger.info("%s: %d of %d photos", shard.file, done, len(photos))
     return manifest
 
 

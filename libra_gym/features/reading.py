@@ -10,12 +10,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from libra_gym.bank import BankImage, FeatureBank
-from libra_gym.counts import HeadDensity, Kernel, Points
+from libra_gym.counts import HeadDensity, Kernel, Points, Size, inside
 from libra_gym.datasets import DATASETS, dataset_class
 from libra_gym.datasets.views import scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.manifest import Manifest, PhotoRecord, Shard, remake
 from libra_gym.features.storage import sha256
+from libra_gym.kind import Kind
 
 
 class ShardRows:
@@ -87,12 +88,15 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
             "features` command that made it again, and it goes on from there"
         )
     parts, counts, images, points = [], [], [], []
+    sizes: list[tuple[Size, float]] = []
     for shard in manifest.shards:
         tensors = map_shard(directory, shard, manifest)
         parts.append(tensors["features"])
         if kernel is None:
             counts.append(tensors["counts"].numpy())
         for photo, dots in split_dots(shard, tensors["points"]):
+            natural = scaled_size(photo.size, photo.views[0].scale / manifest.recipe.scale)
+            sizes.append((natural, float(inside(dots, photo.size).sum())))
             density = None if kernel is None else HeadDensity(dots, photo.size, kernel)
             for number, view in enumerate(photo.views):
                 seen = view.apply_points(dots, photo.size)
@@ -115,7 +119,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         "mirror": recipe.mirror,
         "grids": recipe.grids,
         "scale": recipe.scale,
-        "longest_side": _longest_side(manifest),
+        **Kind.of(sizes).to_dict(),
         "shrunk": _shrunk(manifest),
         "skipped": [photo.name for photo in manifest.skipped],
         "files": {photo.name: photo.sha256 for shard in manifest.shards for photo in shard.photos},
@@ -136,12 +140,6 @@ def _shrunk(manifest: Manifest) -> dict[str, float]:
     photos = (photo for shard in manifest.shards for photo in shard.photos)
     scales = {photo.name: photo.views[0].scale / manifest.recipe.scale for photo in photos}
     return {name: scale for name, scale in scales.items() if scale != 1.0}
-
-
-def _longest_side(manifest: Manifest) -> int:
-    """Of all photos, in pixels: as they were before the cache's own scale, but after what their data set allows."""
-    sides = [max(photo.size) * photo.views[0].scale for shard in manifest.shards for photo in shard.photos]
-    return round(max(sides, default=0.0) / manifest.recipe.scale)
 
 
 def verify_features(directory: str | Path) -> list[str]:

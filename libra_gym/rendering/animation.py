@@ -134,11 +134,17 @@ def _draw_step(
             label = pool_labels[action]
             canvas.box(col + 0.06, row + 0.06, col + 0.94, row + 0.5, action_colour(label))
             ink = INK if label == "end" else WHITE
-            canvas.text("E" if label == "end" else label, (x, row + 0.28), 0.3, ink, bold=True)
-            canvas.text(value, (x, row + 0.74), 0.3, _LIT, bold=True)
+            operator = "E" if label == "end" else label.replace("0.", ".")
+            canvas.text(operator, (x, row + 0.28), _letter(operator), ink, bold=True)
+            canvas.text(value, (x, row + 0.74), _letter(value), _LIT, bold=True)
         elif values[row, col]:
-            canvas.text(value, (x, row + 0.74), 0.3, _LIT)
+            canvas.text(value, (x, row + 0.74), _letter(value), _LIT)
     return canvas.image
+
+
+def _letter(text: str) -> float:
+    """The height of letters, in cells, with which a text fits into its cell."""
+    return min(0.3, 1.08 / len(text))
 
 
 def _with_header(photo: Image, headline: str) -> Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import cv2
@@ -24,7 +25,9 @@ _PALE = 0.35  # how much of the photo's colour is left under the map
 _SPARSE = 0.1  # people in a patch below which nothing is drawn over it
 
 
-def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str, scale: float = 1.0) -> Figure:
+def overlay_figure(
+    image: Image, patch_map: npt.NDArray[np.floating], title: str, scale: float = 1.0, note: str = ""
+) -> Figure:
     """A photo with its people laid over it as colours, patch by patch, and what the colours mean.
 
     Args:
@@ -32,6 +35,7 @@ def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str
         patch_map: people in each patch, (rows, cols).
         title: what to write over it; a line that is too long loses its middle.
         scale: how many times larger than the photo the image is.
+        note: a sentence that is written below the title, whole, over as many lines as it needs.
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
@@ -50,7 +54,8 @@ def overlay_figure(image: Image, patch_map: npt.NDArray[np.floating], title: str
     extent = (0, cols * PATCH, rows * PATCH, 0)
     colours = ax.imshow(shown, norm=norm, cmap="plasma", alpha=0.6, extent=extent, interpolation="nearest")
     ax.set(xlim=(0, width), ylim=(height, 0))
-    lines = [shortened(line, int(_LETTERS * size[0])) for line in title.splitlines()]
+    letters = int(_LETTERS * size[0])
+    lines = [shortened(line, letters) for line in title.splitlines()] + wrap(note, letters)
     ax.set_title(written("\n".join(lines)), fontsize=13, fontfamily=families(title))
     ax.set_axis_off()
     place = "bottom" if width > height else "right"

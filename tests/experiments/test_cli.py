@@ -1,15 +1,17 @@
 """The `libra` command as a user meets it."""
 
+import builtins
 import json
+import logging
 import re
 import subprocess
 import sys
 import warnings
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 
 import pytest
 
-from experiments import cli
+from experiments import cli, start
 from experiments.cli import load_command
 
 COMMANDS = (
@@ -49,6 +51,37 @@ def test_help_imports_no_command_and_a_slip_is_understood(tmp_path):
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert shown.stdout.strip().endswith("False")
     assert "Did you mean 'train'" in libra("trian", cwd=tmp_path).stderr
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_error(monkeypatch):
+    def stopped(name, *given, **named):
+        if name == "experiments.cli":
+            raise KeyboardInterrupt
+        return imported(name, *given, **named)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", stopped)
+    with pytest.raises(SystemExit) as end:
+        start.main()
+    assert end.value.code == 130
+
+
+def test_the_command_begins_where_the_package_says():
+    (libra,) = (point for point in entry_points(group="console_scripts") if point.name == "libra")
+    assert libra.load() is start.main
+
+
+def test_what_is_logged_twice_is_told_once(monkeypatch, capsys):
+    def app():
+        for number in (1, 1, 2):
+            logging.getLogger("libra_gym").info("photo %d is left out", number)
+
+    handler = logging.StreamHandler(sys.stderr)
+    monkeypatch.setattr(logging.root, "handlers", [handler])
+    monkeypatch.setattr(logging.root, "level", logging.INFO)
+    monkeypatch.setattr(cli, "app", app)
+    cli.main()
+    assert capsys.readouterr().err == "photo 1 is left out\nphoto 2 is left out\n"
 
 
 def test_a_letter_that_no_font_has_makes_no_noise(monkeypatch):

@@ -60,6 +60,15 @@ def test_a_run_of_an_older_version_tells_what_it_can(tmp_path):
     assert comparison_figure(group_runs([record])).axes[1].lines[0].get_xdata().size == 0
 
 
+def test_the_plot_says_how_many_epochs_lie_beyond_its_edge(tmp_path):
+    good, bad = write_run(tmp_path / "good", [21.0, 10.0]), write_run(tmp_path / "bad", [900.0, 41.0, 20.0])
+    assert comparison_figure(group_runs([read_run(good)])).get_suptitle() == "1 epoch above 20 not shown"
+    assert comparison_figure(group_runs([read_run(bad)])).get_suptitle() == "2 epochs above 40 not shown"
+    assert comparison_figure(group_runs([read_run(bad), read_run(good)])).axes[0].get_ylim() == (0, 40)
+    level = write_run(tmp_path / "level", [20.0, 10.0])
+    assert comparison_figure(group_runs([read_run(level)])).get_suptitle() == ""
+
+
 def test_runs_that_differ_by_their_seed_only_are_averaged(tmp_path):
     paths = [write_run(tmp_path / f"a{seed}", [mae], seed=seed) for seed, mae in enumerate((10.0, 12.0, 14.0))]
     moved = {

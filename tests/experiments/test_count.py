@@ -16,6 +16,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from experiments import counting
 from experiments.benchmarks import BenchOptions
 from experiments.benchmarks import count as count_benchmark
 from experiments.card import card_markdown
@@ -28,8 +29,10 @@ from libra_gym.counter import Counter
 from libra_gym.datasets import open_dataset
 from libra_gym.errors import LibraError
 from libra_gym.features import build_features
+from libra_gym.kind import Kind
 from libra_gym.network import NetworkSettings, ScaleNetwork, standard
 from libra_gym.quantizer import Quantizer
+from libra_gym.rendering import overlay
 from libra_gym.task import WeighingTask
 from libra_gym.uncertainty import Uncertainty
 from libra_gym.weigher import Weigher
@@ -105,9 +108,10 @@ def test_json_is_all_that_is_printed(folder, model):
 def test_a_bad_photo_does_not_stop_the_others(folder, model, tmp_path):
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"not a photo")
-    done = libra("count", bad, folder / "1.jpg", "absent.png", "--model", model, "--json")
+    done = libra("count", bad, folder / "1.jpg", "absent.png", tmp_path / "no*.jpg", "--model", model, "--json")
     assert done.exit_code == 1
-    first, second, third = json.loads(done.stdout)
+    first, second, third, fourth = json.loads(done.stdout)
+    assert fourth["error"] == "No file has a name of this pattern."
     assert set(first) == set(third) == {"file", "error"}
     assert "bad.jpg" in first["error"]
     assert "absent.png" in third["error"]
@@ -233,6 +237,7 @@ def test_what_was_counted_before_ctrl_c_is_printed(folder, model, monkeypatch):
     done = libra("count", folder, "--model", model, "--json")
     assert done.exit_code == 130
     assert [entry["file"] for entry in json.loads(done.stdout)] == [str(folder / "0.jpg")]
+    assert done.stderr == "libra: stopped after 1 of 6 files.\n"
 
 
 def test_mistakes_before_counting_are_one_sentence(folder, model, tmp_path, monkeypatch):
@@ -241,6 +246,7 @@ def test_mistakes_before_counting_are_one_sentence(folder, model, tmp_path, monk
         ((), "photo"),
         ((folder / "1.jpg",), "libra release"),
         ((folder / "1.jpg", "--model", "absent.safetensors"), "absent.safetensors"),
+        ((folder / "1.jpg", "--model", ""), "The model is named ''; give a file"),
         ((folder / "1.jpg", "--model", model, "--region", "all"), "all"),
         ((folder / "1.jpg", "--model", model, "--overlay", folder / "1.jpg"), "--overlay"),
     ):
@@ -276,6 +282,7 @@ def test_a_released_run_counts_like_the_run(run, folder, tmp_path):
     options = ("--weights", weights, "--out", out, "--card", card, "--dataset", "folder", "--root", folder)
     done = libra("release", run, *options, "--split", "all")
     assert done.exit_code == 0, done.output
+    assert "bank all:-1/6: 5 images" in done.stdout
     assert "float16" in done.stdout
     assert "float32" in done.stdout
 
@@ -289,7 +296,7 @@ def test_a_released_run_counts_like_the_run(run, folder, tmp_path):
     assert str(run.parent) not in json.dumps(counter.card)
     shown = libra("count", "--card", "--model", out)
     assert shown.exit_code == 0
-    for part in ("Only noise.", "CC0", "Nobody.", "5 validation photos"):
+    for part in ("Only noise.", "CC0", "Nobody.", "5 validation photos", "gamma: 0", "hidden: 16"):
         assert part in shown.stdout.replace("\n", " ")
 
     whole = tmp_path / "whole.safetensors"
@@ -304,7 +311,7 @@ def test_a_released_run_counts_like_the_run(run, folder, tmp_path):
 def test_a_photo_far_larger_than_those_of_the_training_gets_a_hint(run, folder, clip, tmp_path):
     out = tmp_path / "model.safetensors"
     assert libra("release", run, "--weights", run.parent / "weights.safetensors", "--out", out).exit_code == 0
-    assert Counter.load(out).longest_side == 128
+    assert Counter.load(out).kind.longest_side == 128
 
     cv2.imwrite(str(tmp_path / "huge.png"), picture(0, 64, 260))
     cv2.imwrite(str(tmp_path / "twice.png"), picture(0, 64, 256))
@@ -319,8 +326,40 @@ def test_a_photo_far_larger_than_those_of_the_training_gets_a_hint(run, folder, 
     assert "hint" not in libra("count", clip, "--model", out, "--json").stdout
 
 
+def test_a_photo_unlike_those_of_the_training_has_no_interval(backbone, model, folder, clip, tmp_path, monkeypatch):
+    known = Counter.load(model)
+    total = known.count(folder / "0.jpg").count
+    notes = []
+    monkeypatch.setattr(
+        counting, "overlay_figure", lambda *given: notes.append(given[-1]) or overlay.overlay_figure(*given)
+    )
+
+    def counted(photo, *options, **kind):
+        known.weigher.about.update(Kind(**kind).to_dict())
+        known.save(tmp_path / "known.safetensors")
+        done = libra("count", photo, "--model", tmp_path / "known.safetensors", "--json", *options)
+        return json.loads(done.stdout)[0]
+
+    like = {"longest_side": 128, "shortest_side": 128, "fewest": round(total), "most": round(total)}
+    plain = counted(folder / "0.jpg", "--overlay", tmp_path, **like)
+    assert "hint" not in plain
+    assert plain["low"] < plain["high"]
+    empty = counted(folder / "0.jpg", "--overlay", tmp_path, **(like | {"fewest": round(3 * total), "most": 10**6}))
+    assert f"fewer than {round(3 * total):,} people" in empty["hint"]
+    assert empty["low"] is empty["high"] is None
+    assert empty["count"] == pytest.approx(plain["count"], abs=0.1)
+    assert [note[:21] for note in notes] == ["", "no interval: no photo"]
+    shown = libra("count", folder / "0.jpg", "--model", tmp_path / "known.safetensors")
+    assert "–" in shown.stdout
+    assert "80% interval from" not in shown.stdout
+    small = counted(folder / "0.jpg", **(like | {"longest_side": 900, "shortest_side": 400}))
+    assert "fewer than 400" in small["hint"]
+    for of_a_part in (["--region", "0,0,32,32"], []):
+        assert "hint" not in counted(folder / "0.jpg" if of_a_part else clip, *of_a_part)
+
+
 def test_a_model_that_does_not_know_its_photos_gives_no_hint(model, tmp_path):
-    assert Counter.load(model).longest_side is None
+    assert Counter.load(model).kind.longest_side is None
     cv2.imwrite(str(tmp_path / "huge.png"), picture(0, 64, 1024))
     assert "hint" not in libra("count", tmp_path / "huge.png", "--model", model, "--json").stdout
 

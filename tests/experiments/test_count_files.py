@@ -13,6 +13,7 @@ from experiments import counting
 from experiments.counting import Session, find_files
 from libra_gym.counter import Counted
 from libra_gym.errors import LibraError
+from libra_gym.kind import Kind
 
 
 def counter(failing=()):
@@ -25,7 +26,7 @@ def counter(failing=()):
         return Counted(0.0, None, None, None, np.zeros((1, 1), np.float32), 0.0)
 
     return SimpleNamespace(
-        count=count, longest_side=None, uncertainty=None, look=lambda pixels: pixels, scale_of=lambda pixels: 1.0
+        count=count, kind=Kind(), uncertainty=None, look=lambda pixels: pixels, scale_of=lambda pixels: 1.0
     )
 
 

@@ -1,8 +1,11 @@
 """`libra evaluate` on the one-step head that a backbone was pre-trained with, alone or beside a scale."""
 
 import csv
+import errno
 import json
+import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -116,6 +119,16 @@ def test_what_cannot_be_read_is_said_before_any_photo_is_looked_at(model, data, 
     lost.unlink()
     said = libra("evaluate", model, "--dataset", "folder", "--root", root, status=2)
     assert "are missing" in said
+
+
+def test_a_full_disk_of_temporary_files_is_told_as_what_it_is(model, data, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("libra_gym.features.storage.os.fsync", full)
+    said = " ".join(libra("evaluate", model, *data, status=2).split())
+    assert f"no room for temporary files in {tempfile.gettempdir()!r}" in said
+    assert "--out" not in said
 
 
 def test_a_damaged_photo_can_be_left_out_by_its_name(model, data, tmp_path):

@@ -61,7 +61,7 @@ def test_it_begins_with_the_model_as_it_is_and_ends_with_one_that_counts(data, m
 def test_backbone_scale_and_one_step_head_have_learnt(model, run):
     first, last = Counter.load(model), Counter.load(run / "last.safetensors")
     assert last.scale == first.scale == SCALE
-    assert last.longest_side == first.longest_side
+    assert last.kind == first.kind
     assert last.weigher.about["dataset"] == first.weigher.about["dataset"]
     assert last.backbone.weights_hash != first.backbone.weights_hash
     assert last.weigher.about["weights"] == last.backbone.weights_hash

@@ -31,6 +31,16 @@ def test_the_people_of_each_patch_are_laid_over_the_photo(size):
     assert pixels(figure).std() > 10
 
 
+def test_a_note_below_the_title_is_whole():
+    note = "its longer side has 4,096 pixels, and no photo that the model learnt from had more than 1,024."
+    figure = overlay_figure(np.zeros((64, 64, 3), np.uint8), np.ones((2, 2)), "12 people\na.jpg", 1.0, note)
+    first, second, *rest = figure.axes[0].get_title().splitlines()
+    assert (first, second, " ".join(rest)) == ("12 people", "a.jpg", note)
+    assert len(rest) == 1
+    narrow = overlay_figure(np.zeros((640, 64, 3), np.uint8), np.ones((20, 2)), "12 people", 1.0, note)
+    assert " ".join(narrow.axes[0].get_title().splitlines()) == f"12 people {note}"
+
+
 def test_a_map_must_fit_the_photo():
     with pytest.raises(LibraError, match="patches"):
         overlay_figure(np.zeros((64, 64, 3), np.uint8), np.zeros((3, 2)), "")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -28,7 +29,7 @@ from libra_gym.rendering import (
     gallery_figure,
     weighing_figure,
 )
-from libra_gym.rendering.canvas import CHOSEN, DOWN, END, UP, VALUE, Colour
+from libra_gym.rendering.canvas import CHOSEN, DOWN, END, UP, VALUE, Canvas, Colour
 from libra_gym.task import WeighingTask
 
 TASK = WeighingTask.intervals(57)
@@ -286,6 +287,23 @@ class TestTheAnimation:
         assert pixels_of(frames[1], UP) > 200
         assert pixels_of(frames[2], DOWN) > 100
         assert pixels_of(frames[3], END) > 200
+
+    def test_a_label_or_value_of_any_length_stays_in_its_cell(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        widths = {}
+
+        def measured(self: Canvas, text: str, at: Any, height: float, *_: Any, **named: Any) -> None:
+            if self.scale > 1:  # not the header
+                size = height * self.scale / 22
+                widths[text] = cv2.getTextSize(text, cv2.FONT_HERSHEY_DUPLEX, size, 1)[0][0] / self.scale
+
+        monkeypatch.setattr(Canvas, "text", measured)
+        labels = ("+0.01", "-0.25", "+10", "end")
+        values = np.array([[[0.01, -0.25]], [[1234.0, 0.01]]])
+        animate_weighing(PHOTO[:32, :64], np.array([[[0, 1]], [[2, 3]]]), values, labels, tmp_path / "x.gif")
+        assert {"+.01", "-.25", "+10", "E"} <= widths.keys()
+        assert max(widths.values()) < 1
 
     def test_an_mp4_shows_the_same_frames_for_as_long(self, tmp_path: Path) -> None:
         path = tmp_path / "weighing.mp4"

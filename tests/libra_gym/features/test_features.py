@@ -25,6 +25,7 @@ from libra_gym.datasets.views import paper_crops
 from libra_gym.errors import LibraError
 from libra_gym.features import Manifest, ShardRows, build, open_features
 from libra_gym.features.manifest import Recipe
+from libra_gym.kind import Kind
 from libra_gym.tiling import whole_features
 
 # ------------------------------------------------------------------------------------------------------------- contents
@@ -177,7 +178,9 @@ def test_a_scaled_photo_has_the_same_people_on_fewer_patches(photos: Path, tmp_p
     whole, half = open_features(tmp_path / "whole"), open_features(tmp_path / "half")
     assert half.meta["scale"] == 0.5
     longest = max(max(image.size) for image in whole.images)
-    assert whole.meta["longest_side"] == half.meta["longest_side"] == longest
+    people = [image.people for image in whole.images]
+    kind = Kind(longest, min(max(image.size) for image in whole.images), min(people), max(people))
+    assert Kind.read(whole.meta) == Kind.read(half.meta) == kind
     twins = [image for image in half.images if not image.name.endswith("#1")]
     assert len(twins) == len(whole.images) < len(half.images)
     for plain, small in zip(whole.images, twins):

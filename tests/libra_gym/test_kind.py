@@ -1,0 +1,57 @@
+"""What a model knows of its photos, and which photos are far from them."""
+
+import pytest
+
+from libra_gym.kind import Kind
+
+KIND = Kind(longest_side=1024, shortest_side=400, fewest=30, most=3000)
+
+
+def test_the_range_of_photos():
+    assert Kind.of([((300, 400), 12.0), ((1024, 768), 0.0), ((500, 200), 99.0)]) == Kind(1024, 400, 0, 99)
+    assert Kind.of([]) == Kind()
+
+
+@pytest.mark.parametrize("kind", [KIND, Kind(), Kind(longest_side=7)])
+def test_it_comes_back_from_a_description(kind):
+    assert Kind.read({"bank": "x", "dataset": "folder", **kind.to_dict()}) == kind
+
+
+def test_the_range_of_several_banks_is_that_of_all_as_far_as_it_is_known():
+    other = Kind(longest_side=2000, shortest_side=500, fewest=0, most=40)
+    assert KIND.join(other) == other.join(KIND) == Kind(2000, 400, 0, 3000)
+    assert KIND.join(Kind(longest_side=2000)) == Kind(longest_side=2000)
+    assert KIND.join(Kind()) == Kind()
+
+
+def test_models_of_known_data_sets_from_before_the_range_was_kept():
+    assert Kind.read({"dataset": "shanghaitech_b", "longest_side": 1024}) == Kind(1024, 1024, 9, 578)
+    assert Kind.read({"dataset": "shanghaitech_b", "longest_side": 1024, "also": ["a"]}) == Kind(1024)
+    assert Kind.read({"dataset": "shanghaitech_b"}) == Kind()
+    assert Kind.read({"dataset": "shanghaitech_b", **KIND.to_dict()}) == KIND
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "fact"),
+    [
+        ((2048, 90), 200.0, None),
+        ((2049, 90), 200.0, "its longer side has 2,049 pixels, and no photo that the model learnt from had more than"),
+        ((90, 200), 200.0, None),
+        ((90, 199), 200.0, "its longer side has 199 pixels, and no photo that the model learnt from had fewer than"),
+        ((768, 1024), 15.0, None),
+        ((768, 1024), 14.9, "no photo that the model learnt from had fewer than 30 people"),
+        ((768, 1024), 6000.0, None),
+        ((768, 1024), 6001.0, "no photo that the model learnt from had more than 3,000 people"),
+    ],
+)
+def test_hints(size, count, fact):
+    hint = KIND.unlike(size, count)
+    assert (hint is None) == (fact is None)
+    assert hint is None or hint.fact.startswith(fact)
+    assert (KIND.too_large(size) is not None) == (max(size) > 2048)
+
+
+@pytest.mark.parametrize("count", [0.0, 1e9])
+@pytest.mark.parametrize("size", [(1, 1), (10**6, 10**6)])
+def test_where_nothing_is_known_there_is_no_hint(size, count):
+    assert Kind().unlike(size, count) is None
