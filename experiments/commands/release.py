@@ -69,9 +69,6 @@ def release(
     from libra_gym.uncertainty import Uncertainty, fewest
 
     console = Console()
-    directory = RunDirectory(run)
-    if not directory.config_path.is_file():
-        raise LibraError(f"{str(run)!r} is no directory of a run: there is no {directory.config_path.name} in it.")
     if out.resolve().parent == run.resolve():
         raise LibraError(f"{str(out)!r} is among the files of the run itself; give another --out.")
     check_place(out)
@@ -79,6 +76,9 @@ def release(
         raise LibraError(
             f"A model file's name ends with .safetensors, which {str(out)!r} does not; give another --out."
         )
+    directory = RunDirectory(run)
+    if not directory.config_path.is_file():
+        raise LibraError(f"{str(run)!r} is no directory of a run: there is no {directory.config_path.name} in it.")
     if dataset is None:
         refuse_idle(context, "is for counting photos with the file (--dataset)", "root", "split")
     notes = {} if card is None else read_notes(card)
