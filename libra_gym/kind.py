@@ -50,14 +50,14 @@ class Kind:
 
     @classmethod
     def read(cls, about: Mapping[str, Any]) -> Kind:
-        """What a bank or a model says of its photos."""
+        """What a model says of its photos."""
         known = {field.name: int(about[field.name]) for field in fields(cls) if about.get(field.name) is not None}
         if list(known) == ["longest_side"] and "also" not in about:
             known |= _BEFORE.get(about.get("dataset", ""), {})
         return cls(**known)
 
     def to_dict(self) -> dict[str, int]:
-        """What is known, for a bank's or a model's own description."""
+        """What is known, for a model's own description."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def join(self, other: Kind) -> Kind:

@@ -186,7 +186,7 @@ def plan(
         num_envs=num_envs,
         env=env,
         settings=settings,
-        about=_about(opened, more) | ({} if init is None else {"init": Path(init).name}),
+        about=_about(own, more) | ({} if init is None else {"init": Path(init).name}),
         checkpoint_minutes=checkpoint_minutes,
         sb3_zip=sb3_zip,
         wandb=secrets.token_hex(4) if wandb else None,
@@ -311,7 +311,7 @@ def _about(bank: FeatureBank, more: Sequence[FeatureBank]) -> dict[str, Any]:
     """Where the bank's features come from, as far as it knows."""
     known = ("dataset", "backbone", "weights", "kernel", "scale")
     about: dict[str, Any] = {key: bank.meta[key] for key in known if key in bank.meta}
-    about |= reduce(Kind.join, [Kind.read(each.meta) for each in (bank, *more)]).to_dict()
+    about |= reduce(Kind.join, [_kind(each) for each in (bank, *more)]).to_dict()
     if "backbone" in about:
         from libra_gym.features.build import PREPROCESSING
 
@@ -319,6 +319,13 @@ def _about(bank: FeatureBank, more: Sequence[FeatureBank]) -> dict[str, Any]:
     if more:
         about["also"] = [each.name for each in more]
     return {"bank": bank.name, **about}
+
+
+def _kind(bank: FeatureBank) -> Kind:
+    """The range of a bank's photos: of those that are in this split of it."""
+    known: dict[str, tuple[int, int, int]] = bank.meta.get("photos", {})
+    names = {image.photo for image in bank.images}
+    return Kind.of(((height, width), people) for name, (height, width, people) in known.items() if name in names)
 
 
 def _with_network(policy_kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from libra_gym.bank import BankImage, FeatureBank
-from libra_gym.counts import HeadDensity, Kernel, Points, Size, inside
+from libra_gym.counts import HeadDensity, Kernel, Points, inside
 from libra_gym.datasets import DATASETS, dataset_class
 from libra_gym.datasets.views import scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.manifest import Manifest, PhotoRecord, Shard, remake
 from libra_gym.features.storage import sha256
-from libra_gym.kind import Kind
 
 
 class ShardRows:
@@ -88,7 +87,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
             "features` command that made it again, and it goes on from there"
         )
     parts, counts, images, points = [], [], [], []
-    sizes: list[tuple[Size, float]] = []
+    photos: dict[str, tuple[int, int, int]] = {}
     for shard in manifest.shards:
         tensors = map_shard(directory, shard, manifest)
         parts.append(tensors["features"])
@@ -96,7 +95,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
             counts.append(tensors["counts"].numpy())
         for photo, dots in split_dots(shard, tensors["points"]):
             natural = scaled_size(photo.size, photo.views[0].scale / manifest.recipe.scale)
-            sizes.append((natural, float(inside(dots, photo.size).sum())))
+            photos[photo.name] = (*natural, int(inside(dots, photo.size).sum()))
             density = None if kernel is None else HeadDensity(dots, photo.size, kernel)
             for number, view in enumerate(photo.views):
                 seen = view.apply_points(dots, photo.size)
@@ -119,7 +118,7 @@ def open_features(directory: str | Path, kernel: Kernel | None = None) -> Featur
         "mirror": recipe.mirror,
         "grids": recipe.grids,
         "scale": recipe.scale,
-        **Kind.of(sizes).to_dict(),
+        "photos": photos,
         "shrunk": _shrunk(manifest),
         "skipped": [photo.name for photo in manifest.skipped],
         "files": {photo.name: photo.sha256 for shard in manifest.shards for photo in shard.photos},
