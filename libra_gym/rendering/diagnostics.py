@@ -248,6 +248,8 @@ def _plot_pointing(ax: Axes, error: Floats, actions: Ints, pool_labels: Sequence
         ax.bar(edges[:-1], share[kind], np.diff(edges), foot, align="edge", color=rgb(colour), label=name)
         foot += share[kind]
     ax.set_ylim(0, 1)
+    if (shown := np.flatnonzero(foot)).size:
+        ax.set_xlim(edges[shown[0]], edges[shown[-1] + 1])
     ax.yaxis.set_major_formatter(_percent())
     ax.set_title("what the agent does", fontsize=11)
     ax.set_ylabel("share of actions")
