@@ -91,26 +91,9 @@ def libra(
     """Crowd counting as weighing: data, features, training, counting."""
 
 
-class _Once(logging.Filter):
-    """Lets a message through the first time it comes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is new."""
-        message = record.getMessage()
-        new = message not in self._seen
-        self._seen.add(message)
-        return new
-
-
 def main() -> None:
     """Run the command; a user's mistake is one sentence on standard error and exit status 2."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_Once())
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # a letter of a name that no font has
     for stream in (sys.stdout, sys.stderr):  # names of files need not be text

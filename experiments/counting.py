@@ -94,6 +94,8 @@ class Session:
     overlay: Path | None = None
     """The folder for pictures; None: no pictures."""
     entries: list[Entry] = field(default_factory=list)
+    finished: int = 0
+    """How many files were counted to their end, or failed."""
     _taken: set[str] = field(default_factory=set)
     """Files that no picture may be written to, as `_place` tells them apart."""
 
@@ -113,6 +115,7 @@ class Session:
             try:
                 for path in files:
                     self._file(path, bar)
+                    self.finished += 1
                     bar.advance(whole)
             except KeyboardInterrupt:
                 return True
@@ -141,8 +144,15 @@ class Session:
         self.entries.append(_entry(path, counted, time.perf_counter() - start))
         if self.overlay is not None:  # the count is kept, whatever becomes of the picture
             seen, scale = self.counter.look(pixels), shrunk * self.counter.scale_of(pixels)
-            note = "" if counted.hint is None else f"no interval: {counted.hint.fact}"
-            self._save(overlay_figure(seen, counted.patch_map, _title(path, counted), scale, note), path)
+            title = _title(path, self.entries[-1], counted.coverage)
+            self._save(overlay_figure(seen, counted.patch_map, title, scale, self._note(counted)), path)
+
+    def _note(self, counted: Counted) -> str:
+        """What is written below the title of a picture."""
+        if counted.hint is None:
+            return ""
+        lost = self.counter.uncertainty is not None and self.region is None
+        return f"no interval: {counted.hint.fact}" if lost else counted.hint.fact
 
     def _video(self, path: Path, bar: Progress) -> None:
         video = Video(path)
@@ -167,7 +177,7 @@ class Session:
         pixels = whole if self.max_side is None else limit_side(whole, self.max_side)
         counted = self.counter.count(pixels)
         if self.region is not None or not isinstance(photo, Path):  # intervals and most hints are of whole photos
-            hint = self.counter.kind.too_large((pixels.shape[0], pixels.shape[1]))
+            hint = self.counter.kind.too_large(self.counter.natural_size(pixels))
             counted = replace(counted, low=None, high=None, coverage=None, hint=hint)
         return counted, pixels, pixels.shape[1] / whole.shape[1]
 
@@ -222,9 +232,10 @@ def _entry(path: Path, counted: Counted, seconds: float) -> Entry:
     return entry if counted.hint is None else {**entry, "hint": str(counted.hint)}
 
 
-def _title(path: Path, counted: Counted) -> str:
-    number = f"{counted.count:,.0f}"
+def _title(path: Path, entry: Entry, coverage: float | None) -> str:
+    """With the numbers that the table has: of the entry, which has rounded them once."""
+    number = f"{entry['count']:,.0f}"
     title = f"{number} {'person' if number == '1' else 'people'}"
-    if counted.low is not None:
-        title += f" ({counted.coverage:.0%} interval {counted.low:,.0f} to {counted.high:,.0f})"
+    if entry["low"] is not None:
+        title += f" ({coverage:.0%} interval {entry['low']:,.0f} to {entry['high']:,.0f})"
     return f"{title}\n{path.name}"

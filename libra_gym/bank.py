@@ -350,6 +350,7 @@ class FeatureBank:
             counts=torch.cat([bank.counts.to(self.device) for bank in banks]),
             images=tuple(image for bank in banks for image in bank.images),
             points=None if any(dots is None for dots in points) else tuple(d for dots in points for d in dots or ()),
+            meta={key: value for key, value in self.meta.items() if key != "photos"},  # they may have the same names
             fullest=max(bank.fullest for bank in banks),
             divide=None,
         )

@@ -22,6 +22,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from libra_gym.backbones import PRETRAINED, STRIDE, Backbone, load_backbone
+from libra_gym.counts import Size
 from libra_gym.datasets.views import natural_scale, resized, scaled_size
 from libra_gym.errors import LibraError
 from libra_gym.features.build import PREPROCESSING
@@ -49,7 +50,7 @@ class Counted:
     count: float
     low: float | None
     """The interval `low` … `high` holds the true number in `coverage` of the photos that are like those that the model
-    was validated on; None where the model knows no interval."""
+    was validated on; None where the model knows no interval, for a region, and for a photo with a `hint`."""
     high: float | None
     coverage: float | None
     patch_map: npt.NDArray[np.float32]
@@ -104,7 +105,7 @@ class Counter:
         pixels = view(photo, region, max_side)
         people = self._weigh(self.look(pixels))
         total = float(people.sum(dtype=np.float64))
-        size = (pixels.shape[0], pixels.shape[1])
+        size = self.natural_size(pixels)
         hint = self.kind.unlike(size, total) if region is None else self.kind.too_large(size)
         known = self.uncertainty if region is None and hint is None else None
         low, high = (None, None) if known is None else known.interval(total)
@@ -124,6 +125,11 @@ class Counter:
     def scale_of(self, pixels: Pixels) -> float:
         """The same for one photo: where the photos that the model learnt from were limited in size, so is this one."""
         return self.scale * natural_scale(self.weigher.about.get("dataset", ""), (pixels.shape[0], pixels.shape[1]))
+
+    def natural_size(self, pixels: Pixels) -> Size:
+        """A photo's height and width as far as those that the model learnt from were not limited."""
+        size = (pixels.shape[0], pixels.shape[1])
+        return scaled_size(size, natural_scale(self.weigher.about.get("dataset", ""), size))
 
     def look(self, pixels: Pixels) -> Pixels:
         """The photo in the size in which it is counted."""

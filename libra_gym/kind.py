@@ -52,8 +52,8 @@ class Kind:
     def read(cls, about: Mapping[str, Any]) -> Kind:
         """What a model says of its photos."""
         known = {field.name: int(about[field.name]) for field in fields(cls) if about.get(field.name) is not None}
-        if list(known) == ["longest_side"] and "also" not in about:
-            known |= _BEFORE.get(about.get("dataset", ""), {})
+        if list(known) == ["longest_side"]:
+            return _PACKAGED.get((about.get("weights", ""), about.get("dataset", "")), cls(**known))
         return cls(**known)
 
     def to_dict(self) -> dict[str, int]:
@@ -88,7 +88,7 @@ class Kind:
             return Hint(
                 f"its longer side has {side:,} pixels, and no photo that the model learnt from had fewer than "
                 f"{self.shortest_side:,}",
-                "Heads that are too small for it are missed: count a larger copy of the photo, if there is one.",
+                "Heads that are too small for it are missed: take a larger copy of it, or a larger `--max-side`.",
             )
         if self.fewest is not None and count < self.fewest / FAR:
             return Hint(
@@ -103,9 +103,11 @@ class Kind:
         return None
 
 
-_BEFORE: Final[dict[str, dict[str, int]]] = {
-    "shanghaitech_a": {"shortest_side": 359, "fewest": 33, "most": 3139},
-    "shanghaitech_b": {"shortest_side": 1024, "fewest": 9, "most": 578},
+_DENSE: Final = "f59c5448287b8bf4a6977157834a0ac61420721af34576619c31aa4317d55b92"
+_STREET: Final = "3c5955225b590baf1de04fcc09436992edeb4e0503ec67ddba2fd4d57477adc4"
+_PACKAGED: Final = {
+    (_DENSE, "shanghaitech_a"): Kind(1024, 359, 33, 3138),
+    (_STREET, "shanghaitech_b"): Kind(1024, 1024, 12, 576),
 }
-"""For models that know only their longest side, such as the two that ship with the package: sides of the training
-photos; people of all photos, as the authors of the data sets give them."""
+"""The range of the models that ship with the package, whose files hold only the longest side: by the hash of their
+backbone and their data set."""

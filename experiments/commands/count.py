@@ -70,8 +70,7 @@ def count(
     else:
         _print_table(session.entries, counter)
     if stopped:
-        done = len({entry["file"] for entry in session.entries})
-        print(f"libra: stopped after {done} of {len(files)} files.", file=sys.stderr)
+        print(f"libra: stopped after {session.finished} of {len(files)} files.", file=sys.stderr)
         raise typer.Exit(STOPPED)
     if any("error" in entry for entry in session.entries):
         raise typer.Exit(1)

@@ -129,7 +129,8 @@ def features(
                 progress=tell,
             )
     except KeyboardInterrupt:
-        console.print(f"stopped; the same command goes on with {out}", soft_wrap=True, markup=False)
+        again = "the same command without --rebuild" if rebuild else "the same command"
+        console.print(f"stopped; {again} goes on with {out}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     _report(open_features(out), manifest)
     console.print(f"{out} is ready ({time.perf_counter() - start:.0f} s)", soft_wrap=True, markup=False)

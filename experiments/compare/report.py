@@ -25,6 +25,8 @@ _LEAST = ("transitions", "time", "steps", "seed", "best epoch", "preset", "GAME 
 """Columns in the order in which they are left out of a narrow table."""
 SHOWN = 2.0
 """The curves' upper edge, in multiples of the largest best MAE: a bad beginning would flatten all that follows."""
+MOST_HIDDEN = 0.25
+"""Where more epochs than this share would lie above that edge, the scale is logarithmic and shows all."""
 
 
 def fitting_table(groups: Sequence[RunGroup], console: Console) -> tuple[Table, tuple[str, ...]]:
@@ -106,14 +108,17 @@ def comparison_figure(groups: Sequence[RunGroup]) -> Figure:
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
-    worst = max(run.mae for group in groups for run in group.runs)
-    left.set_ylim(bottom=0, top=SHOWN * worst)
     left.set_ylabel("validation MAE")
-    above = sum(point.mae > SHOWN * worst for group in groups for run in group.runs for point in run.curve)
-    if above:
-        figure.suptitle(
-            f"{above} {'epoch' if above == 1 else 'epochs'} above {SHOWN * worst:.3g} not shown", fontsize=9
-        )
+    edge = SHOWN * max(run.mae for group in groups for run in group.runs)
+    points = [point.mae for group in groups for run in group.runs for point in run.curve]
+    above = sum(mae > edge for mae in points)
+    if above > MOST_HIDDEN * len(points):
+        left.set_yscale("log")
+        left.yaxis.set_major_formatter("{x:,g}")
+    else:
+        left.set_ylim(bottom=0, top=edge)
+        if above:
+            figure.suptitle(f"{above} {'epoch' if above == 1 else 'epochs'} above {edge:,.0f} not shown", fontsize=9)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 

@@ -325,6 +325,8 @@ def _kind(bank: FeatureBank) -> Kind:
     """The range of a bank's photos: of those that are in this split of it."""
     known: dict[str, tuple[int, int, int]] = bank.meta.get("photos", {})
     names = {image.photo for image in bank.images}
+    if not known.keys() >= names:  # a bank of an earlier version, or of several
+        return Kind.read(bank.meta)
     return Kind.of(((height, width), people) for name, (height, width, people) in known.items() if name in names)
 
 

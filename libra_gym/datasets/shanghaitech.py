@@ -14,6 +14,8 @@ from libra_gym.datasets.released import ReleasedDataset, is_called, subdirectory
 from libra_gym.splits import parts
 
 logger = logging.getLogger(__name__)
+_TOLD: set[Path] = set()
+"""Photos whose absence the log has told."""
 
 
 class _ShanghaiTech(ReleasedDataset):
@@ -42,8 +44,10 @@ class _ShanghaiTech(ReleasedDataset):
         asked = {part.split for part in parts(split)}
         if "train" in asked and "leaked" not in asked:
             for number in self.leaked.keys() & self._listed["train"].keys():
-                name = self._listed["train"][number].name
-                logger.info("%s is left out of training: it is %s.", name, self.leaked[number])
+                photo = self._listed["train"][number]
+                if photo.path not in _TOLD:
+                    _TOLD.add(photo.path)
+                    logger.info("%s is left out of training: it is %s.", photo.name, self.leaked[number])
         return photos
 
     def _photos(self, split: str) -> list[Photo]:

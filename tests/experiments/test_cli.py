@@ -2,7 +2,6 @@
 
 import builtins
 import json
-import logging
 import re
 import subprocess
 import sys
@@ -69,19 +68,6 @@ def test_ctrl_c_while_modules_are_imported_is_no_error(monkeypatch):
 def test_the_command_begins_where_the_package_says():
     (libra,) = (point for point in entry_points(group="console_scripts") if point.name == "libra")
     assert libra.load() is start.main
-
-
-def test_what_is_logged_twice_is_told_once(monkeypatch, capsys):
-    def app():
-        for number in (1, 1, 2):
-            logging.getLogger("libra_gym").info("photo %d is left out", number)
-
-    handler = logging.StreamHandler(sys.stderr)
-    monkeypatch.setattr(logging.root, "handlers", [handler])
-    monkeypatch.setattr(logging.root, "level", logging.INFO)
-    monkeypatch.setattr(cli, "app", app)
-    cli.main()
-    assert capsys.readouterr().err == "photo 1 is left out\nphoto 2 is left out\n"
 
 
 def test_a_letter_that_no_font_has_makes_no_noise(monkeypatch):

@@ -61,10 +61,14 @@ def test_a_run_of_an_older_version_tells_what_it_can(tmp_path):
 
 
 def test_the_plot_says_how_many_epochs_lie_beyond_its_edge(tmp_path):
-    good, bad = write_run(tmp_path / "good", [21.0, 10.0]), write_run(tmp_path / "bad", [900.0, 41.0, 20.0])
-    assert comparison_figure(group_runs([read_run(good)])).get_suptitle() == "1 epoch above 20 not shown"
-    assert comparison_figure(group_runs([read_run(bad)])).get_suptitle() == "2 epochs above 40 not shown"
-    assert comparison_figure(group_runs([read_run(bad), read_run(good)])).axes[0].get_ylim() == (0, 40)
+    good = write_run(tmp_path / "good", [21.0, *[10.0] * 6])
+    bad = write_run(tmp_path / "bad", [900.0, 41.0, 20.0])
+    figure = comparison_figure(group_runs([read_run(good), read_run(bad)]))
+    assert figure.get_suptitle() == "2 epochs above 40 not shown"
+    assert figure.axes[0].get_ylim() == (0, 40)
+    worse = comparison_figure(group_runs([read_run(bad)])).axes[0]  # most of it is above
+    assert worse.get_yscale() == "log"
+    assert worse.get_ylim()[1] > 900
     level = write_run(tmp_path / "level", [20.0, 10.0])
     assert comparison_figure(group_runs([read_run(level)])).get_suptitle() == ""
 

@@ -351,6 +351,11 @@ def test_a_photo_unlike_those_of_the_training_has_no_interval(backbone, model, f
     assert empty["low"] is empty["high"] is None
     assert empty["count"] == pytest.approx(plain["count"], abs=0.1)
     assert [note[:21] for note in notes] == ["", "no interval: no photo"]
+    part = counted(folder / "0.jpg", "--region", "0,0,64,64", "--overlay", tmp_path, longest_side=20)
+    assert part["low"] is None
+    assert notes.pop().startswith("its longer side has 64 pixels")
+    known.weigher.about.update(Kind(**like | {"fewest": round(3 * total), "most": 10**6}).to_dict())
+    known.save(tmp_path / "known.safetensors")
     shown = libra("count", folder / "0.jpg", "--model", tmp_path / "known.safetensors")
     assert "–" in shown.stdout
     assert "80% interval from" not in shown.stdout

@@ -26,7 +26,12 @@ def counter(failing=()):
         return Counted(0.0, None, None, None, np.zeros((1, 1), np.float32), 0.0)
 
     return SimpleNamespace(
-        count=count, kind=Kind(), uncertainty=None, look=lambda pixels: pixels, scale_of=lambda pixels: 1.0
+        count=count,
+        kind=Kind(),
+        uncertainty=None,
+        look=lambda pixels: pixels,
+        scale_of=lambda pixels: 1.0,
+        natural_size=lambda pixels: pixels.shape[:2],
     )
 
 
@@ -75,6 +80,23 @@ def test_pictures_whose_names_differ_in_capitals_alone_are_told_apart(tmp_path, 
     files = [photo(tmp_path / folder / name) for folder, name in (("1", "IMG_1.png"), ("2", "img_1.png"))]
     run(Session(counter(), overlay=tmp_path / "out"), *files)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["IMG_1-count.png", "img_1-count-2.png"]
+
+
+def test_the_picture_rounds_as_the_table_does(tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr(
+        counting,
+        "overlay_figure",
+        lambda *given: titles.append(given[2]) or SimpleNamespace(savefig=lambda *_, **__: 0),
+    )
+    one = counter()
+    one.count = lambda _: Counted(13.4996, 1.0, 121.4999, 0.8, np.zeros((1, 1), np.float32), 0.0)
+    (entry,) = run(Session(one, overlay=tmp_path), photo(tmp_path / "a.png"))
+    assert (entry["count"], entry["high"]) == (13.5, 121.5)
+    assert titles == ["14 people (80% interval 1 to 122)\na.png"]
+    one.count = lambda _: Counted(1.2, None, None, None, np.zeros((1, 1), np.float32), 0.0)
+    run(Session(one, overlay=tmp_path), photo(tmp_path / "a.png"))
+    assert titles[1] == "1 person\na.png"
 
 
 def test_what_macos_keeps_beside_a_photo_is_no_photo(tmp_path):

@@ -161,7 +161,7 @@ class TestTheRegion:
         ("region", "patch", "message"),
         [
             ("0,0,64,64", "5,5", "rows 0 to 1"),
-            ("300,0,20,20", None, "310 pixels wide"),
+            ("300,0,20,20", None, "has 310 × 370 pixels"),
             ("0,0,0,9", None, "does not lie in the photo"),
             ("a,b,c,d", None, "x,y,width,height"),
             (None, "5", "row,column"),

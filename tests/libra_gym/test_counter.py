@@ -19,6 +19,7 @@ from libra_gym.backbones import load_backbone, preprocess, read_weights
 from libra_gym.bank import BankImage, FeatureBank
 from libra_gym.counter import Counter
 from libra_gym.errors import LibraError
+from libra_gym.kind import Kind
 from libra_gym.models import RELEASED, find_model
 from libra_gym.network import NetworkSettings, ScaleNetwork, standard
 from libra_gym.quantizer import Quantizer
@@ -308,6 +309,15 @@ def test_a_released_model_lends_its_backbone_by_name(name):
     assert load_backbone("vgg16", name).weights_hash == Counter.load(name).backbone.weights_hash
     with pytest.raises(LibraError, match="not those of 'resnet18'"):
         load_backbone("resnet18", name)
+
+
+def test_a_photo_that_is_made_smaller_as_those_of_the_training_were_is_compared_as_it_is_then():
+    counter = Counter.load("dense")
+    large = np.zeros((6, 9, 3), np.uint8).repeat(1000, 0).repeat(1000, 1)
+    assert counter.natural_size(large) == (6000, 9000)
+    counter.weigher.about |= {"dataset": "ucf_qnrf", **Kind(longest_side=1600).to_dict()}
+    assert counter.natural_size(large) == (2048, 3072)
+    assert counter.kind.too_large(counter.natural_size(large)) is None
 
 
 @pytest.mark.parametrize("name", RELEASED)

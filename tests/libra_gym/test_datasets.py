@@ -100,6 +100,9 @@ def test_the_leaked_photo_is_not_trained_on_and_the_log_says_so(
         assert names(dataset, "train+validation") == ["train/IMG_119", "train/IMG_122", "train/IMG_120"]
     assert "train/IMG_121" in caplog.text
     assert "test/IMG_98" in caplog.text
+    caplog.clear()
+    assert len(names(open_dataset("shanghaitech_a", tmp_path), "train")) == 2
+    assert caplog.text == ""  # once is enough
     assert names(dataset, "leaked") == ["train/IMG_121"]
     assert names(open_dataset("shanghaitech_b", tmp_path), "train") == ["train/IMG_121"]
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from libra_gym.counter import Counter
 from libra_gym.kind import Kind
 
 KIND = Kind(longest_side=1024, shortest_side=400, fewest=30, most=3000)
@@ -24,11 +25,17 @@ def test_the_range_of_several_banks_is_that_of_all_as_far_as_it_is_known():
     assert KIND.join(Kind()) == Kind()
 
 
-def test_models_of_known_data_sets_from_before_the_range_was_kept():
-    assert Kind.read({"dataset": "shanghaitech_b", "longest_side": 1024}) == Kind(1024, 1024, 9, 578)
-    assert Kind.read({"dataset": "shanghaitech_b", "longest_side": 1024, "also": ["a"]}) == Kind(1024)
-    assert Kind.read({"dataset": "shanghaitech_b"}) == Kind()
-    assert Kind.read({"dataset": "shanghaitech_b", **KIND.to_dict()}) == KIND
+@pytest.mark.parametrize(
+    ("name", "kind"), [("dense", Kind(1024, 359, 33, 3138)), ("street", Kind(1024, 1024, 12, 576))]
+)
+def test_the_models_in_the_package(name, kind):
+    counter = Counter.load(name)
+    assert counter.kind == kind
+    assert kind.unlike((768, 1024), 200.0) is None
+    about = counter.weigher.about
+    assert Kind.read({**about, "dataset": "folder"}) == Kind(longest_side=1024)  # another model on that backbone
+    assert Kind.read({**about, **KIND.to_dict()}) == KIND
+    assert Kind.read({"dataset": about["dataset"], "longest_side": 1024}) == Kind(longest_side=1024)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,24 @@ from experiments.runs.checkpoint import Checkpoint
 from experiments.runs.config import fit_quantizer, plan
 from libra_gym import LibraError, Quantizer
 from libra_gym.counter import Counter as PhotoCounter
+from libra_gym.kind import Kind
 from libra_gym.metrics import Score
 from libra_gym.weigher import Weigher
 
 # ---------------------------------------------------------------------------------------------------- what a run keeps
+
+
+def test_the_range_of_a_models_photos_is_that_of_what_it_learnt_from(tmp_path):
+    bank = make_bank()
+    photos = {image.name: (100 + number, 50, number) for number, image in enumerate(bank.images)}
+    known = replace(bank, meta={"photos": photos})
+    known.save(tmp_path / "bank.safetensors")
+    about = plan(str(tmp_path / "bank.safetensors"), epochs=1).about
+    assert Kind.read(about) == Kind(103, 100, 0, 3)  # four of six images are to learn from
+    for other in (replace(bank, meta={"longest_side": 77}), known.join(replace(bank, name="other"))):
+        other.save(tmp_path / "other.safetensors")
+        about = plan(str(tmp_path / "other.safetensors"), epochs=1).about
+        assert Kind.read(about) == Kind(longest_side=other.meta.get("longest_side"))
 
 
 def test_a_run_directory_holds_all_that_is_needed_to_repeat_it(bank, tmp_path, pictures):

@@ -1,6 +1,7 @@
 """The feature cache: what is in it, how it is opened, and the command that makes it."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from experiments.commands import features as command
 from experiments.commands.features import app
 from experiments.runs.scenes import bank_scene
 from libra_gym.backbones import preprocess
@@ -279,6 +281,22 @@ def test_rows_of_shards_are_indexed_like_one_tensor(sizes: list[int], data: st.D
 
 
 # -------------------------------------------------------------------------------------------------------------- command
+
+
+@pytest.mark.parametrize(("more", "again"), [([], "the same command goes"), (["--rebuild"], "without --rebuild goes")])
+def test_stopped_by_ctrl_c_it_says_how_to_go_on(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], again: str
+) -> None:
+    def stopped(*_: object, progress: Callable[[int, int], None], **__: object) -> None:
+        progress(16, 40)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "build_features", stopped)
+    source = ["--dataset", "folder", "--root", str(photos), "--backbone", "mobilenet_v3_large", "--weights", "random"]
+    result = CliRunner().invoke(app, [*source, "--out", str(tmp_path / "out"), *more])
+    assert result.exit_code == 130
+    assert "16 of 40 photos" in result.stdout
+    assert again in result.stdout
 
 
 def test_the_command_builds_and_verifies(photos: Path, tmp_path: Path) -> None:
