@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import logging
 import os
@@ -16,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from libra_gym import __version__
-from libra_gym.errors import LibraError
+from libra_gym.errors import LibraError, is_full
 
 COMMANDS = {
     "data": "Check a data set on disk, and compare kernels.",
@@ -105,7 +104,7 @@ def main() -> None:
         print(f"libra: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             raise
         where = "what is printed" if error.filename is None else repr(error.filename)
         print(f"libra: {where} cannot be written ({error.strerror}); make room and try again.", file=sys.stderr)

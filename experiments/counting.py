@@ -8,7 +8,7 @@ import io
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,13 @@ def _check_readable(folder: Path) -> None:
         raise LibraError(f"This folder cannot be read ({error.strerror}).") from None
 
 
+def passing_bar(console: Console) -> Progress:
+    """A bar for a number of files or photos, which is gone when they are done; none where there is no terminal."""
+    text = TextColumn("{task.description}", markup=False)
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
 def parse_region(text: str) -> Region:
     """`x,y,width,height` as four numbers."""
     try:
@@ -108,9 +115,7 @@ class Session:
                 raise LibraError(f"{self.overlay} cannot be made ({error.strerror}); give another --overlay.") from None
             for path in files:
                 self._taken |= {_place(path), _place(Path(os.path.realpath(path)))}
-        text = TextColumn("{task.description}", markup=False)
-        columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        with passing_bar(console) as bar:
             whole = bar.add_task("files", total=len(files), visible=len(files) > 1)
             try:
                 for path in files:
@@ -175,10 +180,7 @@ class Session:
         """What was counted, the pixels that were, and by what factor `max_side` had shrunk them."""
         whole = view(photo, self.region, None)
         pixels = whole if self.max_side is None else limit_side(whole, self.max_side)
-        counted = self.counter.count(pixels)
-        if self.region is not None or not isinstance(photo, Path):  # intervals and most hints are of whole photos
-            hint = self.counter.kind.too_large(self.counter.natural_size(pixels))
-            counted = replace(counted, low=None, high=None, coverage=None, hint=hint)
+        counted = self.counter.count(pixels, whole=self.region is None and isinstance(photo, Path))
         return counted, pixels, pixels.shape[1] / whole.shape[1]
 
     # ------------------------------------------------------------------------------------------------------- pictures

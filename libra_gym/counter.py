@@ -90,24 +90,31 @@ class Counter:
         self.card = dict(card or {})
 
     def count(
-        self, photo: str | Path | Pixels, *, region: Region | None = None, max_side: int | None = None
+        self,
+        photo: str | Path | Pixels,
+        *,
+        region: Region | None = None,
+        max_side: int | None = None,
+        whole: bool = True,
     ) -> Counted:
         """Count the people in a photo.
 
         Args:
             photo: a file, or RGB pixels `uint8 (height, width, 3)`.
-            region: left, top, width and height of the part to count, in pixels; the rest is cut off first. Its count
-                has no interval: those are of whole photos, and of photos like those that the model learnt from.
+            region: left, top, width and height of the part to count, in pixels; the rest is cut off first.
             max_side: make what is counted smaller if its longer side has more pixels, before it gets the model's own
                 scale. By default there is no limit.
+            whole: False for a part of a photo or a frame of a video. Like a region it has no interval: that is of whole
+                photos like those that the model learnt from.
         """
         start = time.perf_counter()
         pixels = view(photo, region, max_side)
         people = self._weigh(self.look(pixels))
         total = float(people.sum(dtype=np.float64))
-        size = self.natural_size(pixels)
-        hint = self.kind.unlike(size, total) if region is None else self.kind.too_large(size)
-        known = self.uncertainty if region is None and hint is None else None
+        size = self._natural_size(pixels)
+        whole = whole and region is None
+        hint = self.kind.unlike(size, total) if whole else self.kind.too_large(size)
+        known = self.uncertainty if whole and hint is None else None
         low, high = (None, None) if known is None else known.interval(total)
         coverage = None if known is None else known.coverage
         return Counted(total, low, high, coverage, people, time.perf_counter() - start, hint)
@@ -126,7 +133,7 @@ class Counter:
         """The same for one photo: where the photos that the model learnt from were limited in size, so is this one."""
         return self.scale * natural_scale(self.weigher.about.get("dataset", ""), (pixels.shape[0], pixels.shape[1]))
 
-    def natural_size(self, pixels: Pixels) -> Size:
+    def _natural_size(self, pixels: Pixels) -> Size:
         """A photo's height and width as far as those that the model learnt from were not limited."""
         size = (pixels.shape[0], pixels.shape[1])
         return scaled_size(size, natural_scale(self.weigher.about.get("dataset", ""), size))

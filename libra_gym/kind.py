@@ -40,13 +40,13 @@ class Kind:
     """People in the fullest photo."""
 
     @classmethod
-    def of(cls, photos: Iterable[tuple[Size, float]]) -> Kind:
+    def of(cls, photos: Iterable[tuple[Size, int]]) -> Kind:
         """The range of photos that are given as height and width, and the number of their people."""
-        sides, people = [], []
-        for size, count in photos:
-            sides.append(round(max(size)))
-            people.append(round(count))
-        return cls(max(sides), min(sides), min(people), max(people)) if sides else cls()
+        known = [(max(size), people) for size, people in photos]
+        if not known:
+            return cls()
+        sides, people = zip(*known)
+        return cls(max(sides), min(sides), min(people), max(people))
 
     @classmethod
     def read(cls, about: Mapping[str, Any]) -> Kind:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.commands.sources import check_place, refuse_idle
 from libra_gym.bank import FeatureBank
 from libra_gym.banks import load_bank
 from libra_gym.datasets import DATASETS, open_dataset
-from libra_gym.errors import LibraError
+from libra_gym.errors import LibraError, is_full
 
 if TYPE_CHECKING:
     from experiments.runs.counter import Counter
@@ -163,6 +161,7 @@ def evaluate_photos(
     """Count photos as `libra count` does: what the model's own backbone sees has single precision, and is not kept."""
     import torch
 
+    from experiments.counting import passing_bar
     from libra_gym.features import build_features, open_features
 
     photos = open_dataset(dataset, root)
@@ -170,7 +169,7 @@ def evaluate_photos(
         photo.points()  # a file of dots that cannot be read should not end a long count
     with TemporaryDirectory(ignore_cleanup_errors=True) as cache:  # Windows removes no file that a bank is mapped from
         about = counter.about
-        with _photos_bar() as bar, _temporary(cache):
+        with passing_bar(Console(stderr=True)) as bar, _temporary(cache):
             task = bar.add_task("photos", total=None)
             build_features(
                 photos,
@@ -188,19 +187,13 @@ def evaluate_photos(
         return counter.evaluate(bank, readout)
 
 
-def _photos_bar() -> Progress:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
 @contextmanager
 def _temporary(directory: str) -> Iterator[None]:
     """Tell of a full disk of temporary files what it takes to mend."""
     try:
         yield
     except LibraError as error:
-        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error.__cause__):
             raise
         raise LibraError(
             f"There is no room for temporary files in {str(Path(directory).parent)!r}; make room there, or name "

@@ -314,10 +314,10 @@ def test_a_released_model_lends_its_backbone_by_name(name):
 def test_a_photo_that_is_made_smaller_as_those_of_the_training_were_is_compared_as_it_is_then():
     counter = Counter.load("dense")
     large = np.zeros((6, 9, 3), np.uint8).repeat(1000, 0).repeat(1000, 1)
-    assert counter.natural_size(large) == (6000, 9000)
+    assert counter._natural_size(large) == (6000, 9000)
     counter.weigher.about |= {"dataset": "ucf_qnrf", **Kind(longest_side=1600).to_dict()}
-    assert counter.natural_size(large) == (2048, 3072)
-    assert counter.kind.too_large(counter.natural_size(large)) is None
+    assert counter._natural_size(large) == (2048, 3072)
+    assert counter.kind.too_large(counter._natural_size(large)) is None
 
 
 @pytest.mark.parametrize("name", RELEASED)

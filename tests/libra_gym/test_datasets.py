@@ -8,51 +8,19 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from dataset_helpers import DOTS, names, shanghaitech, write_mat, write_photo
 from numpy.typing import ArrayLike
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from scipy.io import savemat
-from typer.testing import CliRunner
 
-from experiments.commands.data import app
 from libra_gym.counts import patch_counts
-from libra_gym.datasets import CrowdDataset, open_dataset, read_image
+from libra_gym.datasets import open_dataset, read_image
 from libra_gym.datasets.images import OVERLAY_MARK, is_overlay
 from libra_gym.datasets.inspection import inspect
 from libra_gym.datasets.ucf_cc_50 import FOLDS
 from libra_gym.errors import LibraError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-DOTS = [(3.5, 4.25), (10.0, 7.0)]
-
-
-def write_photo(path: Path, *, grey: bool = False, height: int = 20, width: int = 30) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shape = (height, width) if grey else (height, width, 3)
-    cv2.imwrite(str(path), np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8))
-
-
-def write_mat(path: Path, dots: ArrayLike, *, shanghaitech: bool = False) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not shanghaitech:
-        savemat(path, {"annPoints": np.asarray(dots, np.float64)})
-        return
-    info, cell = np.empty((1, 1), object), np.empty((1, 1), [("location", object), ("number", object)])
-    cell[0, 0] = (np.asarray(dots, np.float64), len(np.asarray(dots)))
-    info[0, 0] = cell
-    savemat(path, {"image_info": info})
-
-
-def shanghaitech(
-    part: Path, numbers: range | list[int], folder: str = "train_data", truth: str = "ground-truth"
-) -> None:
-    for k in numbers:
-        write_photo(part / folder / "images" / f"IMG_{k}.jpg")
-        write_mat(part / folder / truth / f"GT_IMG_{k}.mat", DOTS, shanghaitech=True)
-
-
-def names(dataset: CrowdDataset, split: str) -> list[str]:
-    return [photo.name for photo in dataset.photos(split)]
 
 
 # ---------------------------------------------------------------------------------------------------------- releases
@@ -320,7 +288,7 @@ def test_photos_can_be_sent_to_worker_processes(tmp_path: Path) -> None:
     assert len(pickle.loads(pickle.dumps(photo)).points()) == 2
 
 
-# --------------------------------------------------------------------------------------------------- mistakes, checks
+# ---------------------------------------------------------------------------------------------------------- mistakes
 
 
 def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
@@ -338,28 +306,6 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
         open_dataset("folder", tmp_path).photos("train+dev")
 
 
-def test_check_says_what_of_a_folder_is_not_read(tmp_path: Path) -> None:
-    for name in ("train/a.jpg", "val/b.jpg", "images/c.jpg"):
-        write_photo(tmp_path / name)
-        (tmp_path / name).with_suffix(".csv").write_text("3,4\n")
-    turned = Image.new("RGB", (30, 20))
-    exif = turned.getexif()
-    exif[0x0112] = 6
-    turned.save(tmp_path / "train" / "turned.jpg", exif=exif)
-    (tmp_path / "train" / "turned.csv").write_text("3,4\n")
-    (tmp_path / "train" / "d.HEIC").write_bytes(b"x")
-    (tmp_path / "train" / "alone.csv").write_text("3,4\n")
-    dataset = open_dataset("folder", tmp_path)
-    assert names(dataset, "validation") == ["val/b.jpg"]
-    checked = CliRunner().invoke(app, ["check", "--dataset", "folder", "--root", str(tmp_path)])
-    said = " ".join(checked.output.split())
-    assert "the directory 'images' is not read" in said
-    assert "files of kinds that are not read: 1, such as d.HEIC" in said
-    assert "files of dots that no photo uses: 1, such as alone.csv" in said
-    assert "train, photos that EXIF says to turn (read as they are stored, like their dots): 1" in said
-    assert checked.exit_code == 0
-
-
 def test_pictures_that_count_has_drawn_are_no_photos(tmp_path: Path) -> None:
     write_photo(tmp_path / "a.jpg")
     write_photo(tmp_path / "my-count.png")
@@ -373,38 +319,6 @@ def test_pictures_that_count_has_drawn_are_no_photos(tmp_path: Path) -> None:
     Image.new("RGB", (30, 20)).save(tmp_path / "b-count.png", pnginfo=earlier)
     assert names(open_dataset("folder", tmp_path), "all") == ["a.jpg", "my-count.png"]
     assert not is_overlay(tmp_path / "b-count.png", unmarked=False)
-
-
-def test_check_names_every_missing_and_broken_file(tmp_path: Path) -> None:
-    part = tmp_path / "part_A" / "train_data"
-    shanghaitech(tmp_path / "part_A", range(1, 300))
-    (part / "images" / "IMG_5.jpg").unlink()
-    (part / "ground-truth" / "GT_IMG_6.mat").unlink()
-    mat = part / "ground-truth" / "GT_IMG_7.mat"
-    mat.write_bytes(mat.read_bytes()[:150])
-    savemat(part / "ground-truth" / "GT_IMG_8.mat", {"other": 1})
-    (part / "images" / "IMG_9.jpg").write_bytes(b"\xff\xd8\xff\xe0")
-    result = CliRunner().invoke(app, ["check", "--dataset", "shanghaitech_a", "--root", str(tmp_path)])
-    assert isinstance(result.exception, LibraError)
-    faults = str(result.exception).splitlines()[1:]
-    for fault, file in zip(
-        faults, ["IMG_300.jpg", "IMG_5.jpg", "GT_IMG_6.mat", "GT_IMG_7.mat", "GT_IMG_8.mat", "IMG_9.jpg"]
-    ):
-        assert file in fault
-    assert len(faults) == 6
-    assert "not on disk" in result.output
-
-
-def test_check_and_kernels_print_tables(tmp_path: Path) -> None:
-    for k in range(3):
-        write_photo(tmp_path / f"{k}.jpg")
-        (tmp_path / f"{k}.csv").write_text("3,4\n40,4\n")
-    checked = CliRunner().invoke(app, ["check", "--dataset", "folder", "--root", str(tmp_path)])
-    assert checked.exit_code == 0
-    assert "dots outside" in checked.output
-    measured = CliRunner().invoke(app, ["kernels", "--dataset", "folder", "--root", str(tmp_path)])
-    assert measured.exit_code == 0
-    assert all(kernel in measured.output for kernel in ("paper", "capped (default)", "fixed", "points"))
 
 
 @pytest.mark.real

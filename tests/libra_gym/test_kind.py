@@ -9,7 +9,7 @@ KIND = Kind(longest_side=1024, shortest_side=400, fewest=30, most=3000)
 
 
 def test_the_range_of_photos():
-    assert Kind.of([((300, 400), 12.0), ((1024, 768), 0.0), ((500, 200), 99.0)]) == Kind(1024, 400, 0, 99)
+    assert Kind.of([((300, 400), 12), ((1024, 768), 0), ((500, 200), 99)]) == Kind(1024, 400, 0, 99)
     assert Kind.of([]) == Kind()
 
 

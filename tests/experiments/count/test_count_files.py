@@ -20,7 +20,7 @@ def counter(failing=()):
     """Counts nobody; fails with these errors at the first photos."""
     errors = list(failing)
 
-    def count(pixels):
+    def count(pixels, whole=True):
         if errors:
             raise errors.pop(0)
         return Counted(0.0, None, None, None, np.zeros((1, 1), np.float32), 0.0)
@@ -31,7 +31,6 @@ def counter(failing=()):
         uncertainty=None,
         look=lambda pixels: pixels,
         scale_of=lambda pixels: 1.0,
-        natural_size=lambda pixels: pixels.shape[:2],
     )
 
 
@@ -90,11 +89,11 @@ def test_the_picture_rounds_as_the_table_does(tmp_path, monkeypatch):
         lambda *given: titles.append(given[2]) or SimpleNamespace(savefig=lambda *_, **__: 0),
     )
     one = counter()
-    one.count = lambda _: Counted(13.4996, 1.0, 121.4999, 0.8, np.zeros((1, 1), np.float32), 0.0)
+    one.count = lambda _, whole: Counted(13.4996, 1.0, 121.4999, 0.8, np.zeros((1, 1), np.float32), 0.0)
     (entry,) = run(Session(one, overlay=tmp_path), photo(tmp_path / "a.png"))
     assert (entry["count"], entry["high"]) == (13.5, 121.5)
     assert titles == ["14 people (80% interval 1 to 122)\na.png"]
-    one.count = lambda _: Counted(1.2, None, None, None, np.zeros((1, 1), np.float32), 0.0)
+    one.count = lambda _, whole: Counted(1.2, None, None, None, np.zeros((1, 1), np.float32), 0.0)
     run(Session(one, overlay=tmp_path), photo(tmp_path / "a.png"))
     assert titles[1] == "1 person\na.png"
 
